@@ -16,6 +16,13 @@ import torch.nn.functional as F
 from torch import nn
 from torch.func import functional_call
 
+from torch_webgpu.aten.attention.flex_kernels import (
+    flex_attention_in_tiles,
+    flex_attention_in_tiles_backward,
+    written,
+)
+from torch_webgpu.ir.ops import ops
+from torch_webgpu.kernels.attention.score_function import Element, ScoreFunction
 from torch_webgpu.plan import trace
 from torch_webgpu.target import named, names
 from torch_webgpu.wgsl.link import link
@@ -177,3 +184,29 @@ def test_products_into_float32_compile(null: Any, target: str, dtype: torch.dtyp
         q, k = (torch.empty(64, 1024, 64, dtype=dtype) for _ in range(2))
         kernels = assert_compiles(null, target, "scores", scores, q, k)
     assert target != "h200-dawn" or any("_matri" in kernel for kernel in kernels), kernels
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("target", [target for target in TARGETS if not named(target).software])
+def test_attention_with_functions_of_scores_compiles(null: Any, target: str, dtype: torch.dtype) -> None:
+    """FlexAttention of documents, with scores that are capped, forward and backward."""
+    score = ops.tanh(ops.acc(0, "f32") / 20.0)
+    documents = tuple([Element(0, (ops.index(d),)) for d in (2, 3)])
+    is_seen = (ops.index(2) >= ops.index(3)) & ops.eq(ops.load(0, "i64"), ops.load(1, "i64"))
+    function = written(ScoreFunction(1, documents, score * 20.0, is_seen, 1.0 - score * score, (128, 128)))
+
+    def step(q: torch.Tensor, numbers: torch.Tensor, blocks: torch.Tensor) -> Any:
+        out, lse, _ = flex_attention_in_tiles(q, q, q, (numbers, blocks), function, 0.125)
+        return out, flex_attention_in_tiles_backward(
+            out, q, q, q, out, lse, None, (numbers, blocks, blocks), function, 0.125
+        )
+
+    with torch.device("meta"):
+        q, numbers = torch.empty(4, 16, 2048, 64, dtype=dtype), torch.empty(2048, dtype=torch.int64)
+        blocks = torch.empty(1, 1, 16, 1, dtype=torch.int32)
+        kernels = assert_compiles(null, target, "documents", step, q, numbers, blocks)
+        few = assert_compiles(null, target, "one query", step, q[:, :, :1], numbers, blocks[:, :, :1])
+    assert {
+        "flash_attention_matrix" if target == "h200-dawn" and dtype != torch.float32 else "flash_attention"
+    } <= kernels
+    assert "attention_few" in few

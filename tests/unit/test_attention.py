@@ -50,7 +50,7 @@ def test_parts_cover_keys_and_queries(size: tuple[int, ...], software: bool) -> 
     b, h, g, n, s, e, d = size
     q, k, v, y, _ = operation(size).args
     assert attention.fits(b, h, n, e, d)
-    chosen = few(AttentionProblem(Attention(1.0, False, False), q, k, v, None, y), software)
+    chosen = few(AttentionProblem(Attention(1.0, False, False), q, k, v, None, (), y), software)
     assert chosen.chunk % chosen.tile == 0
     assert (chosen.splits - 1) * chosen.chunk < s <= chosen.splits * chosen.chunk
     assert (chosen.blocks - 1) * chosen.rows < h // g * n <= chosen.blocks * chosen.rows

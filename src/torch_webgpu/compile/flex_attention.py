@@ -63,8 +63,8 @@ def forget_lists(gm: GraphModule) -> None:
     """Takes from masks of blocks what nobody reads. What made it goes, too, and a backward pass keeps nothing of it."""
     nodes = nodes_in(gm)
     for node in nodes:
-        place = ARGUMENTS[node.target].index("block_mask")
-        node.update_arg(place, flex_tiles.needed_parts(node.args[place]))  # type: ignore[arg-type]
+        place = list(given_to(node)).index("block_mask")
+        node.update_arg(place, flex_tiles.needed_parts(given_to(node)["block_mask"]))
     if nodes:
         gm.graph.eliminate_dead_code()
 
@@ -90,10 +90,11 @@ def write_out(gm: GraphModule, node: Node) -> None:
     meaning, kind = MEANINGS[node.target], kind_of(functions[given["block_mask"][-1]])
     scores = functions[given["score_mod" if "score_mod" in given else "fw_graph"]]
     is_plain = is_unchanged(scores) and is_attention(node, given)
-    if not is_plain or kind is Kind.COMPUTED or (kind is Kind.NONE and flex_tiles.has_blocks(given)):
-        if (results := flex_tiles.results_of(node, given, functions)) is not None:
-            replace(gm.graph, node, results)
-            return
+    has_mask = kind is Kind.COMPUTED or (kind is Kind.NONE and flex_tiles.has_blocks(given))
+    results = flex_tiles.results_of(node, given, functions) if has_mask or not is_plain else None
+    if results is not None:
+        replace(gm.graph, node, results)
+        return
     if is_plain:
         meaning = partial(FUSED[node.target], kind=kind)
 
@@ -112,11 +113,11 @@ def write_out(gm: GraphModule, node: Node) -> None:
     places = [n for n in traced.graph.nodes if n.op == "placeholder"]
     before = set(gm.graph.nodes)
     with gm.graph.inserting_before(node):
-        results: Any = gm.graph.graph_copy(traced.graph, dict(zip(places, inputs, strict=True)))
+        copied: Any = gm.graph.graph_copy(traced.graph, dict(zip(places, inputs, strict=True)))
     place = {k: v for k, v in node.meta.items() if k not in NOT_COPIED}  # errors name the program's line
     for new in [n for n in gm.graph.nodes if n not in before]:
         new.meta = place | {k: v for k, v in new.meta.items() if k in NOT_COPIED}
-    replace(gm.graph, node, results)
+    replace(gm.graph, node, copied)
 
 
 def given_to(node: Node) -> dict[str, Any]:

@@ -75,9 +75,7 @@ class Translator:
         self.tensors: list[Node] = []
         self.elements: list[Element] = []
 
-    def translate(
-        self, function: GraphModule, numbers: Sequence[tuple[Expr, torch.dtype]], read: Sequence[Any]
-    ) -> Any:
+    def translate(self, function: GraphModule, numbers: Sequence[tuple[Expr, torch.dtype]], read: Sequence[Any]) -> Any:
         """What a function returns for these numbers and what it reads, tensors by their nodes: a :class:`Value` for
         each number. Raises UnknownError. Fake tensors are made in the mode that is on.
         """

@@ -20,7 +20,7 @@ from torch_webgpu.aten.attention.flex_kernels import (
 )
 from torch_webgpu.engine.record import engine
 from torch_webgpu.kernels.attention import flash
-from torch_webgpu.kernels.attention.score_function import ScoreFunction
+from torch_webgpu.kernels.attention.score_function import BLOCKS, ScoreFunction
 
 from .flex_scores import UnknownError, score_function
 from .in_place import any_symbols
@@ -32,8 +32,8 @@ WHOLE = 1 << 30
 GREATEST = 2
 """The number of the result that is the greatest score of each query."""
 LISTS, BLOCK_SIZES = slice(2, 6), slice(-3, -1)
-"""Of the parts of a BlockMask, the lists of which keys a block of queries sees, and which all of its queries see; and how
-many queries and keys a block is.
+"""Parts of a BlockMask: the lists of which keys a block of queries sees, and which all of its queries see; and how many
+queries and keys a block is.
 """
 
 
@@ -49,16 +49,18 @@ def asks_for_greatest(node: Node) -> bool:
 
 def needed_parts(block_mask: Sequence[Any]) -> tuple[Any, ...]:
     """A mask of blocks with None for the lists that nobody reads: where a program gave none, all, and else those of the
-    queries that keys are seen by.
+    queries that keys are seen by. The sizes of its blocks become numbers, for which the graph is guarded.
     """
-    kept = range(*LISTS.indices(len(block_mask))) if block_mask[BLOCK_SIZES][0] < WHOLE else ()
-    is_list = [isinstance(part, Node) and part.op != "get_attr" for part in block_mask]
-    return tuple([part if k in kept or not is_list[k] else None for k, part in enumerate(block_mask)])
+    parts = list(block_mask)
+    parts[BLOCK_SIZES] = [int(n.meta["val"]) if isinstance(n, Node) else n for n in parts[BLOCK_SIZES]]
+    kept = range(*LISTS.indices(len(parts))) if parts[BLOCK_SIZES][0] < WHOLE else ()
+    for k, part in enumerate(parts):
+        if isinstance(part, Node) and isinstance(part.meta.get("val"), torch.Tensor) and k not in kept:
+            parts[k] = None
+    return tuple(parts)
 
 
-def results_of(
-    node: Node, given: Mapping[str, Any], functions: Mapping[Node, GraphModule]
-) -> tuple[Any, ...] | None:
+def results_of(node: Node, given: Mapping[str, Any], functions: Mapping[Node, GraphModule]) -> tuple[Any, ...] | None:
     """What takes the place of a node's results: those of a new node; None where it has to be written out."""
     query, key, value = heads = [given[name].meta["val"] for name in ("query", "key", "value")]
     is_backward = node.target is flex_attention_backward
@@ -82,7 +84,8 @@ def results_of(
     if not fit(query, key, value, function, tensors, is_backward):
         return None
     if has_blocks(given):
-        tensors = [*tensors, blocks_before(node, lists, given["key"], block)]
+        lines = (False, True) if is_backward else (False,)
+        tensors = [*tensors, *(blocks_before(node, lists, given["key"], block[1], of_keys) for of_keys in lines)]
     last = (tuple(tensors), written(function), given["scale"])
     operands = [given[name] for name in ("query", "key", "value")]
     if is_backward:
@@ -130,17 +133,21 @@ def fit(
     return small + sum(windows) <= target.max_buffers
 
 
-def blocks_before(node: Node, lists: Sequence[Any], key: Node, block: tuple[int, int]) -> Node:
+def blocks_before(node: Node, lists: Sequence[Any], key: Node, block: int, is_transposed: bool) -> Node:
     """The mask of blocks that ``lists`` say of a node's keys: one for all of a graph that are asked about the same."""
     length = key.meta["val"].shape[2]
     for other in node.graph.find_nodes(op="call_function", target=mask_of_blocks):
-        if other < node and other.args[:4] == tuple(lists) and other.args[5] == block[1]:
-            if same(other.args[4].meta["val"].shape[2], length):
-                return other
+        *of_lists, of_key, of_block, of_direction = other.args
+        is_same = other < node and (of_lists, of_block, of_direction) == (list(lists), block, is_transposed)
+        if is_same and same(of_key.meta["val"].shape[2], length):
+            return other
+    arguments = *lists, key, block, is_transposed
     counts = lists[0].meta["val"]
-    with fake_mode_of([key.meta["val"]]):
-        mask = counts.new_empty((*counts.shape, -(-length // block[1])))
-    return call_before(node, mask_of_blocks, mask, *lists, key, block[1])
+    with fake_mode_of([counts]):
+        rows, columns = counts.shape[2], -(-length // block)
+        lines, blocks = (columns, rows) if is_transposed else (rows, columns)
+        mask = counts.new_empty((*counts.shape[:2], lines, -(-blocks // BLOCKS)))
+    return call_before(node, mask_of_blocks, mask, *arguments)
 
 
 def call_before(node: Node, target: Any, value: Any, *args: Any) -> Node:

@@ -164,7 +164,7 @@ def test_blocks_follow_from_how_many_workgroups_there_are(device):
     def tile(b: int, h: int, n: int, width: int, causal: bool) -> FragmentTile:
         spec = Spec("f16", (b, h, n, width), (h * n * width, n * width, width, 1))
         lse = Spec("f32", (b, h, n), (h * n, n, 1))
-        p = Flash(Attention(0.1, causal, False), spec, spec, spec, None, spec, 0.0, None, (spec, lse), 5)
+        p = Flash(Attention(0.1, causal, False), spec, spec, spec, None, (), spec, 0.0, None, (spec, lse), 5)
         chosen = flash_matrix.choice("forward", p, target)
         assert chosen is not None
         return chosen[0]

@@ -12,17 +12,18 @@ import torch
 from torch_webgpu.aten.dispatch.operations import kernel_outputs
 from torch_webgpu.aten.dispatch.results import Maybe
 from torch_webgpu.engine.record import engine
-from torch_webgpu.ir.expr import Expr
 from torch_webgpu.ir.lines import Lines, expressions_of, lines_of
 from torch_webgpu.kernels.attention import attention, block_mask, flash
 from torch_webgpu.kernels.attention.attention import HIGHEST, Attention
-from torch_webgpu.kernels.attention.score_function import Element, ScoreFunction
+from torch_webgpu.kernels.attention.score_function import BLOCKS, Element, ScoreFunction
 from torch_webgpu.layout import dense_strides, iteration_order
 
 from .attention_products import present
 from .attention_tiles import like, mean_of
 from .sdpa import FEW_QUERIES
 
+MOST = 2e38
+"""The magnitude of logarithms: more have no power of two, and stand for no sum."""
 Written = tuple[object, ...]
 """A :class:`ScoreFunction` as numbers and names: see :func:`written`."""
 
@@ -88,21 +89,29 @@ def flex_attention_in_tiles_backward(
     function: Sequence[object],
     scale: float,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """The gradients of query, key and value, laid out as these."""
+    """The gradients of query, key and value, laid out as these. ``tensors``: what ``function`` reads, its mask of
+    blocks, and the same with lines of keys.
+    """
     lse = in_powers_of_e(logsumexp).contiguous()
     delta = mean_of(grad, out)
     if grad_logsumexp is not None:
         delta = delta - (grad_logsumexp / log(2)).unsqueeze(3)
     problem = Attention(scale, False, False, function=read(*function))  # type: ignore[arg-type]
-    inputs = [query, key, value, *tensors, grad, lse, delta]
-    (dq,) = kernel_outputs("flex_attention.query", inputs, [like(query)], flash.query_gradient(problem))
-    dk, dv = kernel_outputs("flex_attention.key", inputs, [like(key), like(value)], flash.key_gradients(problem))
+    operands = [query, key, value, *tensors]
+    of_queries = of_keys = [*operands, grad, lse, delta]
+    if problem.function is not None and problem.function.block is not None:
+        *others, by_queries, by_keys = operands
+        of_queries, of_keys = [[*others, mask, grad, lse, delta] for mask in (by_queries, by_keys)]
+    (dq,) = kernel_outputs("flex_attention_query", of_queries, [like(query)], flash.query_gradient(problem))
+    dk, dv = kernel_outputs("flex_attention_key", of_keys, [like(key), like(value)], flash.key_gradients(problem))
     return dq, dk, dv
 
 
 def in_powers_of_two(lse: torch.Tensor) -> torch.Tensor:
-    """FlexAttention's logarithms of the sums of queries: to the base of two, minus infinity if one sees nothing."""
-    return torch.where(lse == HIGHEST, -float("inf"), lse / log(2))
+    """FlexAttention's logarithms of the sums of queries: to the base of two, minus infinity if one sees nothing, or
+    only the lowest scores.
+    """
+    return torch.where(lse.abs() > MOST, -float("inf"), lse / log(2))
 
 
 def in_powers_of_e(lse: torch.Tensor) -> torch.Tensor:
@@ -111,12 +120,21 @@ def in_powers_of_e(lse: torch.Tensor) -> torch.Tensor:
 
 
 def mask_of_blocks(
-    counts: torch.Tensor, numbers: torch.Tensor, full_counts: Maybe, full_numbers: Maybe, key: torch.Tensor, block: int
+    counts: torch.Tensor,
+    numbers: torch.Tensor,
+    full_counts: Maybe,
+    full_numbers: Maybe,
+    key: torch.Tensor,
+    block: int,
+    is_transposed: bool = False,
 ) -> torch.Tensor:
-    """A BlockMask's lists of blocks of keys as int32 (B, H, rows, columns): of which blocks of queries see nothing,
-    some or all. ``block``: how many of ``key``'s lines a column is.
+    """The mask of blocks that a BlockMask's lists of blocks of keys say, as :mod:`~.attention.block_mask` has it.
+    ``block``: how many of ``key``'s lines one is. ``is_transposed``: with lines of keys.
     """
     lists = [counts, numbers, *present(full_counts), *present(full_numbers)]
-    shape = (*counts.shape, -(-key.shape[2] // block))
+    b, h, rows = counts.shape
+    columns = -(-key.shape[2] // block)
+    lines, blocks = (columns, rows) if is_transposed else (rows, columns)
+    shape = b, h, lines, -(-blocks // BLOCKS)
     layout = shape, tuple(dense_strides(shape, range(4))), torch.int32
-    return kernel_outputs("flex_attention.block_mask", lists, [layout], block_mask.extern())[0]
+    return kernel_outputs("flex_attention_blocks", lists, [layout], block_mask.extern(is_transposed))[0]

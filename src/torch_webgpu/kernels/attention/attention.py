@@ -20,7 +20,7 @@ from torch_webgpu.wgsl.builder import store_mode
 from torch_webgpu.wgsl.kernel import Binding
 from torch_webgpu.wgsl.launch import MAX_GROUPS, Launch, Lowered, ParamList, Source
 
-from .score_function import PARTLY, SEEN, ScoreFunction
+from .score_function import FEW, PARTLY, SEEN, Scope, ScoreFunction
 
 THREADS = 256
 LANES = 8
@@ -228,18 +228,8 @@ def output_row(p: AttentionProblem, params: ParamList) -> list[str]:
     ]
 
 
-FEW_SHARE = frozenset({0, 1, 2})
-"""Coordinates of scores: those that a thread's have in common."""
-
-
-def visibility(
-    p: AttentionProblem, draft: Draft, in_blocks: bool = False, fixed: frozenset[int] = FEW_SHARE
-) -> list[str]:
-    """``is_visible`` and ``biased``: which scores count, and what becomes of them. The mask is argument 3.
-
-    ``in_blocks``: only scores are asked for of which a mask of blocks says that some count. ``fixed``: see
-    :meth:`.score_function.ScoreFunction.text`.
-    """
+def visibility(p: AttentionProblem, draft: Draft, scope: Scope = FEW) -> list[str]:
+    """``is_visible`` and ``biased``: which scores count, and what becomes of them. The mask is argument 3."""
     names = "b: u32, h: u32, l: u32, s: u32"
     conditions, score, rules = ["(s <= l)"] if p.attention.causal else [], "score", p.attention.rules
     text = []
@@ -257,12 +247,12 @@ def visibility(
             draft.param("fill", rules.fill, "f32")
             score = f"select(score, P.fill, {value} == {str(rules.hides).lower()})"
     if (scores := p.attention.function) is not None:
-        text += scores.text(draft, 3 + p.attention.masked, p.read, shape, fixed)
+        text += scores.text(draft, 3 + p.attention.masked, p.read, shape, scope)
         score = f"changed_score(b, h, l, s, {score}){'' if scores.slope is None else '.x'}"
         conditions.append("is_seen(b, h, l, s)")
-        if scores.block is not None and not in_blocks:
-            block = "block_at(b, h, l, s)"
-            conditions[-1] = f"(({block} == {SEEN}) | (({block} == {PARTLY}) & {conditions[-1]}))"
+        if scores.block is not None and not scope.in_blocks:
+            kind = "kind_of(b, h, l, s)"
+            conditions[-1] = f"(({kind} == {SEEN}) | (({kind} == {PARTLY}) & {conditions[-1]}))"
     return [
         *text,
         f"fn is_visible({names}) -> bool {{ return {' & '.join(conditions) or 'true'}; }}",

@@ -1,16 +1,31 @@
-// Whether block `column` of keys is listed among those of which a block of queries sees some, or all.
+// Of which of 16 blocks, from number 16 * `word` on, those in `line` see some or all: two bits for each. Lists are of the
+// blocks of keys that a block of queries sees; IS_TRANSPOSED: a line is one of keys, and its blocks are of queries.
 
-fn values(b: u32, h: u32, row: u32, column: u32) -> Values {
-  var kind = HIDDEN;
-  let some = u32(counts_load(counts_at(b, h, row, 0u)));
-  for (var i = 0u; i < min(some, P.listed); i += 1u) {
-    if (u32(numbers_load(numbers_at(b, h, row, i))) == column) { kind = PARTLY; break; }
-  }
-  if (IS_FULL_LISTED) {
-    let all = u32(full_counts_load(full_counts_at(b, h, row, 0u)));
-    for (var i = 0u; i < min(all, P.full_listed); i += 1u) {
-      if (u32(full_numbers_load(full_numbers_at(b, h, row, i))) == column) { kind = SEEN; break; }
+fn values(b: u32, h: u32, line: u32, word: u32) -> Values {
+  var kinds = 0u;
+  if (IS_TRANSPOSED) {
+    for (var k = 0u; k < min(16u, P.rows - 16u * word); k += 1u) {
+      kinds |= kind_of(b, h, 16u * word + k, line) << (2u * k);
+    }
+  } else {
+    for (var i = 0u; i < listed(b, h, line); i += 1u) {
+      let k = u32(numbers_load(numbers_at(b, h, line, i))) - 16u * word;
+      if (k < 16u) { kinds |= PARTLY << (2u * k); }
+    }
+    for (var i = 0u; i < full_listed(b, h, line); i += 1u) {
+      let k = u32(full_numbers_load(full_numbers_at(b, h, line, i))) - 16u * word;
+      if (k < 16u) { kinds = (kinds & ~(3u << (2u * k))) | (SEEN << (2u * k)); }
     }
   }
-  return Values(kind);
+  return Values(i32(kinds));
+}
+
+fn kind_of(b: u32, h: u32, row: u32, column: u32) -> u32 {
+  for (var i = 0u; i < full_listed(b, h, row); i += 1u) {
+    if (u32(full_numbers_load(full_numbers_at(b, h, row, i))) == column) { return SEEN; }
+  }
+  for (var i = 0u; i < listed(b, h, row); i += 1u) {
+    if (u32(numbers_load(numbers_at(b, h, row, i))) == column) { return PARTLY; }
+  }
+  return 0u;
 }

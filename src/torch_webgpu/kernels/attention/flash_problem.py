@@ -18,7 +18,7 @@ from torch_webgpu.wgsl.kernel import Binding
 from torch_webgpu.wgsl.launch import Source
 
 from .attention import QUERY, Attention, AttentionProblem, operands_of, output_row, place, visibility
-from .score_function import HIDDEN, SEEN
+from .score_function import BLOCKS, SEEN, Scope
 
 LINE = ("b", "head", "line", "e")
 HEAD, QUERY_ROW, KEY_ROW = frozenset({0, 1}), frozenset({0, 1, 2}), frozenset({0, 1, 3})
@@ -71,7 +71,9 @@ class Flash(AttentionProblem):
             whole += f" && first_key + {keys}u <= first_query + 1u"
         if f is None or (f.is_seen is None and (f.block is None or self.in_blocks(queries, keys))):
             return whole
-        return f"{whole} && block_at(b, h, first_query, first_key) == {SEEN}" if self.in_blocks(queries, keys) else "false"
+        return (
+            f"{whole} && kind_of(b, h, first_query, first_key) == {SEEN}" if self.in_blocks(queries, keys) else "false"
+        )
 
     def in_blocks(self, queries: int, keys: int) -> bool:
         """Whether a block of so many queries and keys is part of one of a mask's."""
@@ -134,27 +136,31 @@ def result(draft: Draft, name: str, arg: int, spec: Spec, count: str, target: Ta
     )
 
 
-def next_block_text(name: str, step: str) -> str:
+def next_block_text(name: str, step: int, descends: bool) -> str:
     """``next_key`` of a block of queries, or ``next_query`` of one of keys: see :meth:`Flash.next_block`. Below zero
     there are the highest numbers, where no block is.
     """
-    other, block, count = ("l", "l, at", "keys") if name == "key" else ("s", "at, s", "queries")
+    other, count = ("l", "keys") if name == "key" else ("s", "queries")
+    if descends:  # the kinds of this block, and of those before
+        kinds, seen = f"kinds << (2u * ({BLOCKS - 1}u - place))", "rest >> 30u"
+        word, block = "(block - place) * BLOCK", "(block - countLeadingZeros(rest) / 2u + 1u) * BLOCK"
+        word, block = f"{word} - {step}u", f"{block} - {step}u"
+    else:
+        kinds, seen = "kinds >> (2u * place)", "rest & 3u"
+        word, block = f"(block - place + {BLOCKS}u) * BLOCK", "(block + countTrailingZeros(rest) / 2u) * BLOCK"
     return f"""
 fn next_{name}(b: u32, h: u32, {other}: u32, first: u32) -> u32 {{
   var at = first;
   while (at < P.{count}) {{
-    if (block_at(b, h, {block}) != {HIDDEN}) {{ break; }}
-    at {step}u;
+    let block = at / BLOCK;
+    let place = block % {BLOCKS}u;
+    let kinds = kinds_of(b, h, {other}, block);
+    let rest = {kinds};
+    if (({seen}) != 0u) {{ break; }}
+    at = select({block}, {word}, rest == 0u);
   }}
   return at;
 }}"""
-
-
-class Scope(NamedTuple):
-    """What the scores of a thread have in common: see :func:`.attention.visibility`."""
-
-    in_blocks: bool
-    fixed: frozenset[int]
 
 
 def begin(p: Flash, declare: Declare, scope: Scope) -> Draft:
@@ -171,7 +177,7 @@ def begin(p: Flash, declare: Declare, scope: Scope) -> Draft:
     draft.param("scale", p.attention.scale, "f32")
     draft.add(
         *output_row(p, draft.params),
-        *visibility(p, draft, *scope),
+        *visibility(p, draft, scope),
         wgsl_source("attention/flash_scores"),
         *([render("attention/flash_changes", has_slope=p.has_slope)] if p.changes_scores else ()),
         constant("SHARED", p.shared),
@@ -239,10 +245,9 @@ class FlashKernel(NamedTuple):
         """
         in_blocks = p.in_blocks(rows, columns) if self.rows == "q" else p.in_blocks(columns, rows)
         fixed = HEAD if not has_one_row else QUERY_ROW if self.rows == "q" else KEY_ROW
-        draft = self.begin(p, target, declare, Scope(in_blocks, fixed))
+        draft = self.begin(p, target, declare, Scope(in_blocks, fixed, of_keys=self.rows == "k"))
         if in_blocks:
-            step = f"{'-' if p.descends else '+'}= {columns}"
-            draft.add(next_block_text("key" if self.rows == "q" else "query", step))
+            draft.add(next_block_text("key" if self.rows == "q" else "query", columns, p.descends))
         lines: Spec = getattr(p, self.rows)
         batches, heads, length, _ = lines.shape
         blocks = -(-length // rows)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from torch_webgpu.dtypes import BY_NAME
 from torch_webgpu.ir.expr import Expr, walk
@@ -21,8 +22,23 @@ from torch_webgpu.wgsl.launch import Source
 PLACE = ("b", "h", "l", "s")
 ARGUMENTS = ", ".join(PLACE)
 PARAMETERS = ", ".join(f"{name}: u32" for name in PLACE)
-HIDDEN, PARTLY, SEEN = range(3)
-"""Elements of a mask of blocks: no query sees a key; some do, as a function says; all see all."""
+PARTLY, SEEN = 1, 2
+"""What a mask says of a block: of its scores those count that a function says, or all do; 0: none do."""
+BLOCKS = 16
+"""Of a word of a mask, two bits for each."""
+
+
+class Scope(NamedTuple):
+    """What a kernel asks of scores. ``in_blocks``: it visits blocks of a mask of which some scores count, and asks of
+    no others. ``fixed``: the coordinates that a thread's scores share. ``of_keys``: lines of the mask are of keys.
+    """
+
+    in_blocks: bool
+    fixed: frozenset[int]
+    of_keys: bool = False
+
+
+FEW = Scope(False, frozenset({0, 1, 2}))
 
 
 @dataclass(frozen=True)
@@ -37,9 +53,13 @@ class Element:
 
 @dataclass(frozen=True)
 class ScoreFunction:
-    """``tensors``: how many are read; ``elements``: of them, each over those before. ``score``: what a score becomes,
-    None if it stays as it is; ``is_seen``: whether it counts, None if all do; ``slope``: the derivative of the new score
-    by the old one, None if it is 1. ``block``: how many queries and keys an element of the mask of blocks stands for, None without one.
+    """What becomes of a score.
+
+    * ``tensors``: how many are read; ``elements``: of them, each over those before
+    * ``score``: what a score becomes, None if it stays as it is
+    * ``is_seen``: whether it counts, None if all do
+    * ``slope``: the derivative of the new score by the old one, None if it is 1
+    * ``block``: how many queries and keys a block of the mask of blocks has, None without such a mask
     """
 
     tensors: int
@@ -59,12 +79,13 @@ class ScoreFunction:
         return self.block is not None and not self.block[0] % queries and not self.block[1] % keys
 
     def text(
-        self, draft: Draft, first: int, specs: Sequence[Spec], shape: tuple[int, ...], fixed: frozenset[int]
+        self, draft: Draft, first: int, specs: Sequence[Spec], shape: tuple[int, ...], scope: Scope
     ) -> Iterator[str]:
-        """WGSL: ``changed_score``, which with a slope gives this, too, ``is_seen`` and, with a mask of blocks,
-        ``block_at``, which say of a score what the functions say, after ``start_scores``. ``specs``: the layouts of the arguments, the first of
-        which is argument ``first``; ``shape``: that of the scores. ``fixed``: the coordinates that a thread's scores
-        share; elements that depend on no others are read once, by ``start_scores``.
+        """WGSL functions of a score and its place, after ``start_scores``: ``changed_score``, which with a slope gives
+        this, too, ``is_seen`` and, with a mask of blocks, ``kind_of`` its block.
+
+        ``specs``: the layouts of the arguments, the first of which is argument ``first``; ``shape``: that of scores.
+        Elements that depend on no coordinates but those that are fixed are read once, by ``start_scores``.
         """
         for number, spec in enumerate(specs[: self.tensors]):
             draft.binding(Binding(f"read{number}", spec.dtype), first + number)
@@ -74,7 +95,7 @@ class ScoreFunction:
             lines, places = emit(element.places, self._leaf)
             value = f"read{element.number}_load(read{element.number}_at({', '.join(places)}))"
             name, type_ = f"element{k}", compute(specs[element.number].dtype)
-            if self._coordinates(element) <= fixed:
+            if self._coordinates(element) <= scope.fixed:
                 once.append(f"  {name}_once = {name}_read({ARGUMENTS});")
                 yield f"var<private> {name}_once: {type_};"
                 yield f"fn {name}({PARAMETERS}) -> {type_} {{ return {name}_once; }}"
@@ -88,7 +109,7 @@ class ScoreFunction:
         lines, values = emit([] if self.is_seen is None else [self.is_seen], self._leaf)
         yield from function(f"is_seen({PARAMETERS})", "bool", lines, *(values or ["true"]))
         if self.block is not None:
-            yield from self._blocks(draft, first + self.tensors, specs[self.tensors], shape)
+            yield from self._blocks(draft, first + self.tensors, specs[self.tensors], shape, scope.of_keys)
 
     def _coordinates(self, element: Element) -> set[int]:
         """Those that decide which element it is."""
@@ -115,17 +136,28 @@ class ScoreFunction:
         parameters = ", ".join(f"i{d}: i32" for d in range(len(spec.shape)))
         return f"fn {name}_at({parameters}) -> u32 {{ return {' + '.join(terms)}; }}"
 
-    def _blocks(self, draft: Draft, arg: int, spec: Spec, shape: tuple[int, ...]) -> Iterator[str]:
-        """The mask of blocks broadcasts over batches and heads."""
+    def _blocks(self, draft: Draft, arg: int, spec: Spec, shape: tuple[int, ...], of_keys: bool) -> Iterator[str]:
+        """The mask of blocks, (B, H, lines, words), which broadcasts over batches and heads. A line is of a block of
+        queries or, if it is ``of_keys``, of one of keys.
+        """
         assert self.block is not None
         whole = (*shape[:2], *spec.shape[2:])
         strides = broadcast_strides(spec.shape, spec.strides, whole)
         draft.binding(Binding("blocks", spec.dtype), arg)
-        yield locator(draft.params, "blocks", arg, PLACE, strides)
-        last = [draft.params.add(f"blocks_{c}", spec.shape[d]) for d, c in ((2, "down"), (3, "across"))]
+        yield locator(draft.params, "blocks", arg, ("b", "h", "line", "word"), strides)
+        lines, words = [draft.params.add(f"blocks_{c}", spec.shape[d]) for d, c in ((2, "lines"), (3, "words"))]
         queries, keys = self.block
-        place = f"b, h, min(l / {queries}u, {last[0]} - 1u), min(s / {keys}u, {last[1]} - 1u)"
-        yield f"fn block_at({PARAMETERS}) -> i32 {{ return blocks_load(blocks_at({place})); }}"
+        (line, line_size), (other, other_size) = (
+            (("s", keys), ("l", queries)) if of_keys else (("l", queries), ("s", keys))
+        )
+        yield f"const BLOCK = {other_size}u;"
+        yield "fn kinds_of(b: u32, h: u32, place: u32, block: u32) -> u32 {"
+        yield f"  let line = min(place / {line_size}u, {lines} - 1u);"
+        yield f"  return u32(blocks_load(blocks_at(b, h, line, min(block / {BLOCKS}u, {words} - 1u))));"
+        yield "}"
+        yield f"fn kind_of({PARAMETERS}) -> u32 {{"
+        yield f"  return (kinds_of(b, h, {line}, {other} / BLOCK) >> ({other} / BLOCK % {BLOCKS}u * 2u)) & 3u;"
+        yield "}"
 
 
 def without_divisions(root: Expr) -> Expr:
