@@ -215,6 +215,29 @@ def test_lengths_that_change() -> None:
             torch.testing.assert_close(other, one, rtol=1e-5, atol=1e-5)
 
 
+def test_numbers_that_change() -> None:
+    """A length, a shift and a factor of the program's are scalars of the kernels, which stay the same."""
+    torch._dynamo.reset()
+
+    def fn(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, shift: int) -> torch.Tensor:
+        def moved(s: Any, b: Any, h: Any, i: Any, j: Any) -> Any:
+            return torch.where(i + shift >= j, s + (shift - j) * 0.01, -float("inf")) * shift
+
+        return flex_attention(q, k, v, score_mod=moved)
+
+    compiled = torch.compile(fn, fullgraph=True, dynamic=True)
+    made = []
+    for shift in (3, 40, 11, 1):
+        given = inputs(torch.float32, queries=30 + shift, keys=50)
+        expected = outcome(lambda q, k, v: fn(q, k, v, shift), given, True)  # noqa: B023
+        names = operations(lambda: made.append(outcome(lambda q, k, v: compiled(q, k, v, shift), given, True)))  # noqa: B023
+        for one, other in zip(expected, made[-1], strict=True):
+            torch.testing.assert_close(other, one, rtol=1e-4, atol=1e-4)
+        assert {FORWARD, QUERY, KEY} <= set(names), names
+    with pytest.raises(OverflowError, match="32-bit integers"):
+        compiled(*[t.to("webgpu") for t in given], 2**40)
+
+
 def test_what_is_written_out() -> None:
     """The gradient of a table that is learned, which is of every score; and the greatest scores."""
     table = numbers(HEADS).requires_grad_()

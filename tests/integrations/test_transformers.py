@@ -205,3 +205,31 @@ def test_random_states_still_need_it(tmp_path: Path) -> None:
     torch.rand(3, device="webgpu")
     plain("trainer", "Trainer._load_rng_state")(ours, str(tmp_path))
     assert not torch.equal(torch.webgpu.get_rng_state(), before)
+
+
+@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
+def test_flex_attention() -> None:
+    """Models whose attention it is: padding, a soft cap, windows, a static shape and others, training and generation."""
+    torch.manual_seed(0)
+    config = transformers.Gemma2Config(
+        hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
+        head_dim=8, sliding_window=16, vocab_size=50, pad_token_id=0,
+    )  # fmt: skip
+    model = transformers.Gemma2ForCausalLM(config).to("webgpu").eval()
+    ids = torch.randint(1, 50, (2, 40), device="webgpu")
+    ids[1, :9] = 0
+    mask = (ids > 0).long()
+    labels = ids.masked_fill(mask.cumsum(1) <= 1 - mask[:, :1], -100)  # nobody asks what follows padding
+    outcomes: list[tuple[torch.Tensor, ...]] = []
+    before = torch.webgpu.compile_stats().patterns.get("FlexAttention", 0)
+    for attention in ("eager", "flex_attention"):
+        model.set_attn_implementation(attention)
+        model.zero_grad()
+        out = model(ids, attention_mask=mask, labels=labels)
+        out.loss.backward()
+        tokens = model.generate(ids[:, :20], attention_mask=mask[:, :20], max_new_tokens=5, do_sample=False)
+        gradient = model.model.layers[0].self_attn.q_proj.weight.grad.clone()
+        outcomes.append((out.logits.detach()[mask.bool()], gradient, tokens))
+    assert torch.webgpu.compile_stats().patterns["FlexAttention"] > before
+    for eager, flex in zip(*outcomes, strict=True):
+        torch.testing.assert_close(flex.cpu(), eager.cpu(), rtol=1e-4, atol=1e-5)

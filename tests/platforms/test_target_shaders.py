@@ -192,13 +192,13 @@ def test_attention_with_functions_of_scores_compiles(null: Any, target: str, dty
     """FlexAttention of documents, with scores that are capped, forward and backward."""
     score = ops.tanh(ops.acc(0, "f32") / 20.0)
     documents = tuple([Element(0, (ops.index(d),)) for d in (2, 3)])
-    is_seen = (ops.index(2) >= ops.index(3)) & ops.eq(ops.load(0, "i64"), ops.load(1, "i64"))
-    function = written(ScoreFunction(1, documents, score * 20.0, is_seen, 1.0 - score * score, (128, 128)))
+    is_seen = (ops.index(2) + ops.param(0, "i32") >= ops.index(3)) & ops.eq(ops.load(0, "i64"), ops.load(1, "i64"))
+    function = written(ScoreFunction(1, 1, documents, score * 20.0, is_seen, 1.0 - score * score, (128, 128)))
 
     def step(q: torch.Tensor, numbers: torch.Tensor, blocks: torch.Tensor) -> Any:
-        out, lse, _ = flex_attention_in_tiles(q, q, q, (numbers, blocks), function, 0.125)
+        out, lse, _ = flex_attention_in_tiles(q, q, q, (numbers, blocks), function, (7,), 0.125)
         return out, flex_attention_in_tiles_backward(
-            out, q, q, q, out, lse, None, (numbers, blocks, blocks), function, 0.125
+            out, q, q, q, out, lse, None, (numbers, blocks, blocks), function, (7,), 0.125
         )
 
     with torch.device("meta"):

@@ -67,13 +67,27 @@ class Part:
     fake: torch.Tensor
 
 
+@dataclass(frozen=True)
+class Symbol:
+    """A number of the program's that may be another one at the next call."""
+
+    expr: Expr
+
+
+EXAMPLE = 1_000_003
+"""Of a symbol, for operators that look at numbers: no default, and of no meaning to any."""
+
+
 class Translator:
-    """Makes expressions of graphs, and collects the tensors that they read and which elements of these."""
+    """Makes expressions of graphs, and collects the tensors that they read, which elements of these, and the program's
+    numbers.
+    """
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
         self.tensors: list[Node] = []
         self.elements: list[Element] = []
+        self.numbers: list[Node] = []
 
     def translate(self, function: GraphModule, numbers: Sequence[tuple[Expr, torch.dtype]], read: Sequence[Any]) -> Any:
         """What a function returns for these numbers and what it reads, tensors by their nodes: a :class:`Value` for
@@ -84,7 +98,7 @@ class Translator:
         for place, (expr, dtype) in zip(places, numbers):
             values[place] = Value(expr, torch.empty((), dtype=dtype, device=self.device))
         for place, what in zip(places[len(numbers) :], read, strict=True):
-            values[place] = self._part(what) if isinstance(what, Node) else what
+            values[place] = self._read(what) if isinstance(what, Node) else what
         for node in function.graph.nodes:
             if node.op == "output":
                 return map_arg(node.args[0], values.__getitem__)
@@ -111,8 +125,12 @@ class Translator:
     def _value(self, expr: Expr, dtype: torch.dtype) -> Value:
         return Value(expr, torch.empty((), dtype=dtype, device=self.device))
 
-    def _part(self, node: Node) -> Part:
+    def _read(self, node: Node) -> Part | Symbol:
         fake = node.meta["val"]
+        if isinstance(fake, torch.SymInt):
+            if node not in self.numbers:
+                self.numbers.append(node)
+            return Symbol(ops.param(self.numbers.index(node), "i32"))
         if not isinstance(fake, torch.Tensor):
             raise UnknownError(f"{fake!r}, which is no tensor")
         if fake.device != self.device or fake.dtype not in BY_TORCH or not fake.numel():
@@ -138,6 +156,8 @@ class Translator:
         dtype = self._known(fake.dtype)
         if target in CONSTANTS:
             value = CONSTANTS[target](*args, **kwargs)
+            if isinstance(value, Symbol):
+                return Value(ops.to_dtype(value.expr, dtype), fake)
             if not isinstance(value, (bool, int, float)):
                 raise UnknownError(f"{target} of {value!r}")
             return Value(ops.constant(value, dtype), fake)
@@ -156,11 +176,17 @@ class Translator:
         except (MissingKindError, UnsupportedDtypeError) as error:
             raise UnknownError(str(error)) from error
 
+        symbols = {k for k, value in enumerate(values) if isinstance(value, Symbol)}
+        if not symbols <= {slot.argument for slot in scalars}:
+            raise UnknownError(f"{target} makes code of a number that may change")
+
         def leaf(e: Expr) -> Expr:
             if e.op == "load":
                 return values[operands[e.args[0]]].expr
             if e.op == "param":
                 slot = scalars[e.args[0]]
+                if isinstance(symbol := values[slot.argument], Symbol):
+                    return ops.to_dtype(ops.to_dtype(symbol.expr, slot.dtype), e.dtype)
                 return ops.constant(number_for(values[slot.argument], slot), e.dtype)
             return e
 
@@ -177,8 +203,9 @@ class Translator:
         return self._value(expr, part.fake.dtype)
 
     def _indexed(self, part: Any, places: Sequence[Any]) -> Part:
-        if not isinstance(part, Part) or not all(isinstance(place, Value) for place in places):
+        if not isinstance(part, Part) or not all(isinstance(place, (Symbol, Value)) for place in places):
             raise UnknownError("an index that is no number, or of what is no tensor")
+        places = [self._value(place.expr, torch.int32) if isinstance(place, Symbol) else place for place in places]
         if any(place.expr.dtype == "bool" or BY_NAME[place.expr.dtype].kind not in "ilu" for place in places):
             raise UnknownError("a mask as an index")
         more = tuple([ops.to_dtype(place.expr, "i32") for place in places])
@@ -193,6 +220,7 @@ class Translator:
         def fake(part: Part) -> torch.Tensor:
             raise UnknownError("an operator over a tensor that is read")
 
+        values = pytree.tree_map_only(Symbol, lambda symbol: EXAMPLE, values)
         return pytree.tree_map_only(Part, fake, pytree.tree_map_only(Value, lambda value: value.fake, values))
 
 
@@ -204,8 +232,8 @@ def score_function(
     read_by_mask: Sequence[Any],
     device: torch.device,
     block: tuple[int, int] | None,
-) -> tuple[ScoreFunction, list[Node]]:
-    """What FlexAttention's functions do to a score, and the tensors that they read. ``joint``: the gradient of
+) -> tuple[ScoreFunction, list[Node], list[Node]]:
+    """What FlexAttention's functions do to a score, the tensors that they read, and the numbers. ``joint``: the gradient of
     ``scores``, in a backward pass; it is a multiple of the new score's, so that of 1 says all. Raises UnknownError.
     """
     translator = Translator(device)
@@ -221,10 +249,11 @@ def score_function(
         gradient = translator.number(first, "f32")
     function = ScoreFunction(
         len(translator.tensors),
+        len(translator.numbers),
         tuple(translator.elements),
         None if changed is score[0] else changed,
         None if is_seen is ops.constant(True, "bool") else is_seen,
         None if gradient is slope[0] or score[0] is changed else gradient,
         block,
     )
-    return function, translator.tensors
+    return function, translator.tensors, translator.numbers

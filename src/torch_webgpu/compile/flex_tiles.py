@@ -71,7 +71,7 @@ def results_of(node: Node, given: Mapping[str, Any], functions: Mapping[Node, Gr
     scores, joint = given["fw_graph" if is_backward else "score_mod"], given.get("joint_graph")
     try:
         with fake_mode_of(heads), torch.no_grad():
-            function, tensors = score_function(
+            function, tensors, numbers = score_function(
                 functions[scores],
                 functions[mask],
                 functions[joint] if joint is not None else None,
@@ -86,7 +86,7 @@ def results_of(node: Node, given: Mapping[str, Any], functions: Mapping[Node, Gr
     if has_blocks(given):
         lines = (False, True) if is_backward else (False,)
         tensors = [*tensors, *(blocks_before(node, lists, given["key"], block[1], of_keys) for of_keys in lines)]
-    last = (tuple(tensors), written(function), given["scale"])
+    last = (tuple(tensors), written(function), tuple(numbers), given["scale"])
     operands = [given[name] for name in ("query", "key", "value")]
     if is_backward:
         sums = [given[name] for name in ("out", "logsumexp", "grad_logsumexp")]
@@ -98,7 +98,9 @@ def results_of(node: Node, given: Mapping[str, Any], functions: Mapping[Node, Gr
 
 
 def are_heads(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> bool:
-    """Whether kernels know these layouts; lengths and the number of batches may be symbols."""
+    """Whether kernels know these layouts; lengths and the number of batches may be symbols, for which the graph is
+    guarded.
+    """
     if query.dtype not in FLOATS or not query.dtype == key.dtype == value.dtype:
         return False
     fixed = (*query.shape[1::2], *key.shape[1::2], *value.shape[1::2], query.stride(3))
@@ -108,7 +110,7 @@ def are_heads(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> bo
     heads, groups = query.shape[1], key.shape[1]
     if not all(known) or heads % groups or value.shape[1] != groups or query.shape[3] != key.shape[3]:
         return False
-    return all(same(t.shape[0], query.shape[0]) for t in (key, value)) and same(key.shape[2], value.shape[2])
+    return bool(key.shape[0] == query.shape[0] == value.shape[0] and key.shape[2] == value.shape[2])
 
 
 def fit(

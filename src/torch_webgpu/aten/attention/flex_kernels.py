@@ -11,7 +11,7 @@ import torch
 
 from torch_webgpu.aten.dispatch.operations import kernel_outputs
 from torch_webgpu.aten.dispatch.results import Maybe
-from torch_webgpu.engine.record import engine
+from torch_webgpu.engine.record import TypedScalar, engine
 from torch_webgpu.ir.lines import Lines, expressions_of, lines_of
 from torch_webgpu.kernels.attention import attention, block_mask, flash
 from torch_webgpu.kernels.attention.attention import HIGHEST, Attention
@@ -35,11 +35,12 @@ def written(f: ScoreFunction) -> Written:
     places = iter(numbers)
     named = tuple([None if root is None else next(places) for root in (f.score, f.is_seen, f.slope)])
     elements = tuple([(element.number, tuple([next(places) for _ in element.places])) for element in f.elements])
-    return f.tensors, lines, named, elements, f.block
+    return f.tensors, f.numbers, lines, named, elements, f.block
 
 
 def read(
     tensors: int,
+    numbers: int,
     lines: Lines,
     named: Sequence[int | None],
     elements: Sequence[tuple[int, Sequence[int]]],
@@ -48,8 +49,9 @@ def read(
     """What :func:`written` was given."""
     expressions = expressions_of(lines)
     score, is_seen, slope = (None if n is None else expressions[n] for n in named)
-    places = [Element(number, tuple([expressions[n] for n in numbers])) for number, numbers in elements]
-    return ScoreFunction(tensors, tuple(places), score, is_seen, slope, None if block is None else (block[0], block[1]))
+    places = [Element(number, tuple([expressions[n] for n in of_one])) for number, of_one in elements]
+    sizes = None if block is None else (block[0], block[1])
+    return ScoreFunction(tensors, numbers, tuple(places), score, is_seen, slope, sizes)
 
 
 def flex_attention_in_tiles(
@@ -58,10 +60,11 @@ def flex_attention_in_tiles(
     value: torch.Tensor,
     tensors: Sequence[torch.Tensor],
     function: Sequence[object],
+    numbers: Sequence[int],
     scale: float,
 ) -> tuple[torch.Tensor, torch.Tensor, None]:
     """(B, H, L, D), laid out in the order of ``query``'s dimensions, and the logarithm of each query's sum to the base
-    of two. ``tensors``: what ``function`` reads, and its mask of blocks.
+    of two. ``tensors``: what ``function`` reads, and its mask of blocks; ``numbers``: its scalars, in int32.
     """
     b, h, n, width = query.shape
     shape = (b, h, n, value.shape[3])
@@ -73,7 +76,7 @@ def flex_attention_in_tiles(
     if not few and not flash.fits(query.shape, key.shape[2], value.shape[3], target):
         raise NotImplementedError(f"FlexAttention of {n} queries of {b} × {h} heads of {width} numbers: too large")
     body = attention.extern(problem) if few else flash.forward(problem)
-    out, lse = kernel_outputs("flex_attention", [query, key, value, *tensors], [y, sums], body)
+    out, lse = kernel_outputs("flex_attention", [query, key, value, *tensors], [y, sums], body, scalars_of(numbers))
     return out, in_powers_of_two(lse), None
 
 
@@ -87,6 +90,7 @@ def flex_attention_in_tiles_backward(
     grad_logsumexp: Maybe,
     tensors: Sequence[torch.Tensor],
     function: Sequence[object],
+    numbers: Sequence[int],
     scale: float,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """The gradients of query, key and value, laid out as these. ``tensors``: what ``function`` reads, its mask of
@@ -102,9 +106,19 @@ def flex_attention_in_tiles_backward(
     if problem.function is not None and problem.function.block is not None:
         *others, by_queries, by_keys = operands
         of_queries, of_keys = [[*others, mask, grad, lse, delta] for mask in (by_queries, by_keys)]
-    (dq,) = kernel_outputs("flex_attention_query", of_queries, [like(query)], flash.query_gradient(problem))
-    dk, dv = kernel_outputs("flex_attention_key", of_keys, [like(key), like(value)], flash.key_gradients(problem))
+    scalars = scalars_of(numbers)
+    (dq,) = kernel_outputs("flex_attention_query", of_queries, [like(query)], flash.query_gradient(problem), scalars)
+    layouts = [like(key), like(value)]
+    dk, dv = kernel_outputs("flex_attention_key", of_keys, layouts, flash.key_gradients(problem), scalars)
     return dq, dk, dv
+
+
+def scalars_of(numbers: Sequence[int]) -> list[TypedScalar]:
+    """A function's numbers as an operation's scalars. Raises OverflowError for those that are not in int32."""
+    for number in numbers:
+        if not -(2**31) <= number < 2**31:
+            raise OverflowError(f"FlexAttention's functions use {number}: on webgpu their numbers are 32-bit integers")
+    return [("i", number) for number in numbers]
 
 
 def in_powers_of_two(lse: torch.Tensor) -> torch.Tensor:

@@ -1,7 +1,8 @@
 """What a program makes of attention's scores: FlexAttention's functions as expressions, and its mask of blocks.
 
 The expressions are over a score and its place: ``acc 0`` is the score, scaled; ``index 0`` to ``index 3`` are its
-batch, head, query and key; ``load k`` is element ``k`` of tensors that the program's functions read.
+batch, head, query and key; ``load k`` is element ``k`` of tensors that the program's functions read, and ``param k``
+the operation's scalar ``k``.
 """
 
 from __future__ import annotations
@@ -56,6 +57,7 @@ class ScoreFunction:
     """What becomes of a score.
 
     * ``tensors``: how many are read; ``elements``: of them, each over those before
+    * ``numbers``: how many scalars there are, int32
     * ``score``: what a score becomes, None if it stays as it is
     * ``is_seen``: whether it counts, None if all do
     * ``slope``: the derivative of the new score by the old one, None if it is 1
@@ -63,6 +65,7 @@ class ScoreFunction:
     """
 
     tensors: int
+    numbers: int
     elements: tuple[Element, ...]
     score: Expr | None
     is_seen: Expr | None
@@ -87,12 +90,21 @@ class ScoreFunction:
         ``specs``: the layouts of the arguments, the first of which is argument ``first``; ``shape``: that of scores.
         Elements that depend on no coordinates but those that are fixed are read once, by ``start_scores``.
         """
+        numbers = draft.params.scalars("i" * self.numbers, range(self.numbers))
         for number, spec in enumerate(specs[: self.tensors]):
             draft.binding(Binding(f"read{number}", spec.dtype), first + number)
             yield self._locate(draft, first + number, number, spec)
+
+        def leaf(e: Expr) -> str:
+            if e.op == "param":
+                return numbers[e.args[0]]
+            if e.op == "index":
+                return f"i32({PLACE[e.args[0]]})"
+            return f"element{e.args[0]}({ARGUMENTS})" if e.op == "load" else "score"
+
         once = []
         for k, element in enumerate(self.elements):
-            lines, places = emit(element.places, self._leaf)
+            lines, places = emit(element.places, leaf)
             value = f"read{element.number}_load(read{element.number}_at({', '.join(places)}))"
             name, type_ = f"element{k}", compute(specs[element.number].dtype)
             if self._coordinates(element) <= scope.fixed:
@@ -102,11 +114,11 @@ class ScoreFunction:
                 name += "_read"
             yield from function(f"{name}({PARAMETERS})", type_, lines, value)
         yield from (f"fn start_scores({PARAMETERS}) {{", *once, "}")
-        lines, values = emit([without_divisions(e) for e in (self.score, self.slope) if e is not None], self._leaf)
+        lines, values = emit([without_divisions(e) for e in (self.score, self.slope) if e is not None], leaf)
         values = values or ["score"]
         result = "f32" if self.slope is None else "vec2<f32>"
         yield from function(f"changed_score({PARAMETERS}, score: f32)", result, lines, f"{result}({', '.join(values)})")
-        lines, values = emit([] if self.is_seen is None else [self.is_seen], self._leaf)
+        lines, values = emit([] if self.is_seen is None else [self.is_seen], leaf)
         yield from function(f"is_seen({PARAMETERS})", "bool", lines, *(values or ["true"]))
         if self.block is not None:
             yield from self._blocks(draft, first + self.tensors, specs[self.tensors], shape, scope.of_keys)
@@ -116,14 +128,6 @@ class ScoreFunction:
         leaves = list(walk(element.places))
         others = [self._coordinates(self.elements[e.args[0]]) for e in leaves if e.op == "load"]
         return {e.args[0] for e in leaves if e.op == "index"}.union(*others)
-
-    def _leaf(self, e: Expr) -> str:
-        if e.op == "index":
-            return f"i32({PLACE[e.args[0]]})"
-        if e.op == "load":
-            return f"element{e.args[0]}({ARGUMENTS})"
-        assert e.op == "acc", e
-        return "score"
 
     def _locate(self, draft: Draft, arg: int, number: int, spec: Spec) -> str:
         """``read<number>_at``: places that do not exist become the nearest ones."""
