@@ -209,7 +209,7 @@ def test_random_states_still_need_it(tmp_path: Path) -> None:
 
 @pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
 def test_flex_attention() -> None:
-    """Models whose attention it is: padding, a soft cap, windows, a static shape and others, training and generation."""
+    """Models whose attention it is: padding, a soft cap, windows, lengths that change, training and generation."""
     torch.manual_seed(0)
     config = transformers.Gemma2Config(
         hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,

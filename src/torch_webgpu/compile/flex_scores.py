@@ -233,8 +233,10 @@ def score_function(
     device: torch.device,
     block: tuple[int, int] | None,
 ) -> tuple[ScoreFunction, list[Node], list[Node]]:
-    """What FlexAttention's functions do to a score, the tensors that they read, and the numbers. ``joint``: the gradient of
-    ``scores``, in a backward pass; it is a multiple of the new score's, so that of 1 says all. Raises UnknownError.
+    """What FlexAttention's functions do to a score, the tensors that they read, and the numbers.
+
+    ``joint``: the gradient of ``scores``, in a backward pass; it is a multiple of the new score's, so that of 1 says
+    all. Raises UnknownError.
     """
     translator = Translator(device)
     place = [(ops.index(d), torch.int32) for d in range(4)]
