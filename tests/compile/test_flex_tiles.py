@@ -186,6 +186,17 @@ def test_few_queries(queries: int) -> None:
         )
 
 
+@pytest.mark.parametrize("block", [32, 48, 1024])
+def test_few_queries_of_a_long_cache(block: int) -> None:
+    """Steps over keys that none of the queries sees are left out: the last ones here, and those before a window."""
+    n = 3000
+    seen = lambda b, h, i, j: (j < 2100 + 9 * i) & ((j > 1900) | (h == 1))
+    blocks = create_block_mask(seen, None, HEADS, 5, n, device="webgpu", BLOCK_SIZE=(128, block))
+    for shared in (1, 4):
+        fn = lambda q, k, v: flex_attention(q, k, v, softcap, block_mask=blocks, enable_gqa=True)
+        check(fn, inputs(torch.float32, shared, 5, n), grad=False)
+
+
 def test_blocks_alone_say_what_counts() -> None:
     """Where a program lists blocks, and no function: eager mode computes all scores, GPUs those of the blocks."""
     counts = torch.tensor([[[1, 2, 0]]], dtype=torch.int32, device="webgpu")

@@ -67,6 +67,9 @@ def flex_attention_in_tiles(
     of two. ``tensors``: what ``function`` reads, and its mask of blocks; ``numbers``: its scalars, in int32.
     """
     b, h, n, width = query.shape
+    if key.shape[0] != b or value.shape[:3] != key.shape[:3]:
+        shapes = ", ".join(str(tuple(t.shape)) for t in (query, key, value))
+        raise ValueError(f"FlexAttention of query, key and value of shapes {shapes}: batches or lengths differ")
     shape = (b, h, n, value.shape[3])
     y = shape, tuple(dense_strides(shape, iteration_order(shape, query.stride()))), query.dtype
     sums = (b, h, n), (h * n, n, 1), torch.float32

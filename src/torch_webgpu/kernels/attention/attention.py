@@ -318,7 +318,11 @@ def few_launch(p: AttentionProblem, chosen: Few, partials: int, target: Target) 
     else:
         draft.binding(Binding("partials", "f32", "read_write"), partials)
         draft.add(FINISH_PART)
-    body = render("attention/attention_few", p=p, rows=chosen.rows, at_once=chosen.at_once)
+    f = p.attention.function
+    leaves_out = (
+        f is not None and f.block is not None and not max(f.block[1], chosen.tile) % min(f.block[1], chosen.tile)
+    )
+    body = render("attention/attention_few", p=p, leaves_out=leaves_out, rows=chosen.rows, at_once=chosen.at_once)
     return draft.build("attention_few", [body], THREADS, (chosen.splits, groups * chosen.blocks, batch))
 
 
