@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import warnings
 import os
 from collections import Counter
 from collections.abc import Iterator
@@ -29,7 +30,8 @@ def compiler(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     logging.getLogger("torch.__trace").propagate = False  # pages of PyTorch's own with every failure
     before = torch._dynamo.config.save_config()
     yield
-    torch._dynamo.config.load_config(before)
+    with warnings.catch_warnings(action="ignore", category=FutureWarning):  # of names that it has saved itself
+        torch._dynamo.config.load_config(before)
     torch._dynamo.reset()
 
 
