@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-import warnings
 import os
+import warnings
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
