@@ -62,7 +62,19 @@ def lowest(s: Any, b: Any, h: Any, i: Any, j: Any) -> Any:
     return torch.where(i > 0, s, torch.finfo(s.dtype).min)
 
 
+def of_constants(s: Any, b: Any, h: Any, i: Any, j: Any) -> Any:
+    half = torch.tensor(0.5)
+    return torch.where((i + j) % 2 == 0, s.abs() * half, torch.zeros_like(s) - torch.full((), 0.25))
+
+
+def table_alone() -> Function:
+    """Scores have no say."""
+    table = numbers(HEADS, LENGTH)
+    return lambda s, b, h, i, j: table[h, (i + j) % LENGTH] + 0 * s
+
+
 FUNCTIONS = {
+    "of constants": lambda: of_constants, "table alone": table_alone,
     "softcap": lambda: softcap, "alibi": alibi, "relative": relative, "of batches": of_batches,
     "of numbers": of_numbers, "far hidden": lambda: far_hidden, "lowest": lambda: lowest,
 }  # fmt: skip
@@ -128,6 +140,17 @@ def check(fn: Attention, given: list[torch.Tensor], grad: bool = True, in_tiles:
 def test_what_is_done_to_scores(name: str, dtype: torch.dtype) -> None:
     function = FUNCTIONS[name]()
     check(lambda q, k, v: flex_attention(q, k, v, score_mod=function), inputs(dtype))
+
+
+@pytest.mark.parametrize("function", [None, softcap])
+def test_scores_that_are_no_numbers(function: Function | None) -> None:
+    blocks = create_block_mask(of_heads, None, HEADS, LENGTH, LENGTH, device="webgpu", BLOCK_SIZE=32)
+    q, k, v = inputs(torch.float32)
+    q[0, 0, 5, 3], k[1, 2, 40, 0] = float("nan"), float("inf")
+    torch._dynamo.reset()
+    fn = lambda q, k, v: flex_attention(q, k, v, score_mod=function, block_mask=blocks)
+    (expected,), (found,) = (outcome(f, [q, k, v], False) for f in (fn, torch.compile(fn)))
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5, equal_nan=True)
 
 
 @pytest.mark.parametrize("block", [16, 24, 32, 128])
@@ -250,11 +273,10 @@ def test_numbers_that_change() -> None:
 
 
 def test_what_is_written_out() -> None:
-    """The gradient of a table that is learned, which is of every score; and the greatest scores."""
-    table = numbers(HEADS).requires_grad_()
-    check(
-        lambda q, k, v: flex_attention(q, k, v, lambda s, b, h, i, j: s + table[h]), inputs(torch.float32), True, False
-    )
+    """Sums, the gradient of a table that is learned, which is of every score, and the greatest scores."""
+    columns, table = numbers(LENGTH, 3), numbers(HEADS).requires_grad_()
+    for function in (lambda s, b, h, i, j: s + columns[i].sum(), lambda s, b, h, i, j: s + table[h]):
+        check(lambda q, k, v: flex_attention(q, k, v, function), inputs(torch.float32), True, False)  # noqa: B023
     check(
         lambda q, k, v: flex_attention(q, k, v, softcap, return_aux=AuxRequest(max_scores=True))[1].max_scores,
         inputs(torch.float32), False, False,

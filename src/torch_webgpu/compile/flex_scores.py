@@ -24,11 +24,12 @@ from .private import without_fakes
 
 SAME = frozenset(
     {
-        aten.alias.default, aten.clone.default, aten.detach.default, aten.expand.default, aten.lift_fresh.default,
+        aten._to_copy.default, aten.alias.default, aten.clone.default, aten.detach.default, aten.expand.default,
+        aten.lift_fresh.default,
         aten.lift_fresh_copy.default, aten.view.default,
     }
 )  # fmt: skip
-"""What gives a number as it is."""
+"""What gives a number as it is, but perhaps in another dtype."""
 CONSTANTS: Mapping[Any, Callable[..., Any]] = {
     aten.full.default: lambda size, value, **options: value,
     aten.full_like.default: lambda x, value, **options: value,
@@ -42,6 +43,7 @@ CONSTANTS: Mapping[Any, Callable[..., Any]] = {
     aten.zeros_like.default: lambda x, **options: 0,
 }
 """What gives a number that its arguments say."""
+KNOWN = SAME | CONSTANTS.keys()
 KINDS = "bfilu"
 """Of numbers that are computed with here, and read."""
 
@@ -107,10 +109,13 @@ class Translator:
             elif node.op == "call_function":
                 arguments: Any = map_arg((node.args, node.kwargs), values.__getitem__)
                 values[node] = self._call(node.target, *arguments)
+            elif node.op != "placeholder":
+                raise UnknownError(f"{node.op} of {node.target}")
         raise UnknownError("the function returns nothing")
 
     def number(self, value: Any, dtype: str) -> Expr:
         """A result of a function as this dtype."""
+        value = self._whole(value) if isinstance(value, Part) else value
         if not isinstance(value, Value):
             raise UnknownError(f"{value!r} is no number")
         return ops.to_dtype(value.expr, dtype)
@@ -120,7 +125,7 @@ class Translator:
             raise UnknownError("a tensor of the function's own")
         with without_fakes():
             value = tensor.item()
-        return self._value(ops.constant(value, of(tensor.dtype).name), tensor.dtype)
+        return self._value(ops.constant(value, self._known(tensor.dtype)), tensor.dtype)
 
     def _value(self, expr: Expr, dtype: torch.dtype) -> Value:
         return Value(expr, torch.empty((), dtype=dtype, device=self.device))
@@ -150,10 +155,13 @@ class Translator:
             if dim != 0 or isinstance(place, torch.SymInt):
                 raise UnknownError(f"{target} along dimension {dim}")
             return self._indexed(part, [self._value(ops.constant(place, "i32"), torch.int32)])
+        if target not in KNOWN and target not in POINTWISE:
+            raise UnknownError(str(target))
         fake = target(*self._fakes(args), **self._fakes(kwargs))
-        if not isinstance(fake, torch.Tensor) or fake.dim() or fake.device != self.device:
+        if not isinstance(fake, torch.Tensor) or fake.dim():
             raise UnknownError(f"{target} gives more than a number")
         dtype = self._known(fake.dtype)
+        fake = fake if fake.device == self.device else torch.empty((), dtype=fake.dtype, device=self.device)
         if target in CONSTANTS:
             value = CONSTANTS[target](*args, **kwargs)
             if isinstance(value, Symbol):
@@ -161,11 +169,9 @@ class Translator:
             if not isinstance(value, (bool, int, float)):
                 raise UnknownError(f"{target} of {value!r}")
             return Value(ops.constant(value, dtype), fake)
-        if target in SAME or target is aten._to_copy.default:
+        if target in SAME:
             return Value(ops.to_dtype(args[0].expr, dtype), fake)
-        if target in POINTWISE:
-            return Value(self._computed(target, args, kwargs, fake.dtype), fake)
-        raise UnknownError(str(target))
+        return Value(self._computed(target, args, kwargs, fake.dtype), fake)
 
     def _computed(self, target: Any, args: Sequence[Any], kwargs: Mapping[str, Any], dtype: torch.dtype) -> Expr:
         """The expression of a pointwise operator, over those of its operands."""
@@ -248,7 +254,7 @@ def score_function(
         first, *others = translator.translate(joint, [score, *place, slope], read_by_scores)
         if any(other is not None for other in others):
             raise UnknownError("gradients of what the function reads")
-        gradient = translator.number(first, "f32")
+        gradient = ops.constant(0.0, "f32") if first is None else translator.number(first, "f32")
     function = ScoreFunction(
         len(translator.tensors),
         len(translator.numbers),

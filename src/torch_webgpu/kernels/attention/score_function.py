@@ -165,13 +165,15 @@ class ScoreFunction:
 
 
 def without_divisions(root: Expr) -> Expr:
-    """Multiplies by what a constant divides 1 into instead of dividing by it, which takes as long as all the rest."""
+    """Multiplies by the inverses of constants instead of dividing by these, which takes as long as all the rest."""
     changed: dict[Expr, Expr] = {}
     for e in walk([root]):
         args = tuple([changed[a] if isinstance(a, Expr) else a for a in e.args])
         changed[e] = Expr(e.op, args, e.dtype)
-        if e.op == "truediv" and e.dtype == "f32" and args[1].op == "const" and float(args[1].args[0]):
-            changed[e] = args[0] * (1 / float(args[1].args[0]))
+        if e.op == "truediv" and e.dtype == "f32" and args[1].op == "const":
+            divisor = float(args[1].args[0])
+            if 1e-30 < abs(divisor) < 1e30:
+                changed[e] = args[0] * (1 / divisor)
     return changed[root]
 
 
