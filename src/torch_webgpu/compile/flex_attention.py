@@ -63,8 +63,8 @@ def forget_lists(gm: GraphModule) -> None:
     """Takes from masks of blocks what nobody reads. What made it goes, too, and a backward pass keeps nothing of it."""
     nodes = nodes_in(gm)
     for node in nodes:
-        place = list(given_to(node)).index("block_mask")
-        node.update_arg(place, flex_tiles.needed_parts(given_to(node)["block_mask"]))
+        given = given_to(node)
+        node.update_arg(list(given).index("block_mask"), flex_tiles.needed_parts(given["block_mask"]))
     if nodes:
         gm.graph.eliminate_dead_code()
 

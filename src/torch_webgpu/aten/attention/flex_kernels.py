@@ -103,10 +103,11 @@ def flex_attention_in_tiles_backward(
     delta = mean_of(grad, out)
     if grad_logsumexp is not None:
         delta = delta - (grad_logsumexp / log(2)).unsqueeze(3)
-    problem = Attention(scale, False, False, function=read(*function))  # type: ignore[arg-type]
+    of_scores = read(*function)  # type: ignore[arg-type]
+    problem = Attention(scale, False, False, function=of_scores)
     operands = [query, key, value, *tensors]
     of_queries = of_keys = [*operands, grad, lse, delta]
-    if problem.function is not None and problem.function.block is not None:
+    if of_scores.block is not None:
         *others, by_queries, by_keys = operands
         of_queries, of_keys = [[*others, mask, grad, lse, delta] for mask in (by_queries, by_keys)]
     scalars = scalars_of(numbers)

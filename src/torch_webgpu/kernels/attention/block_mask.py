@@ -7,7 +7,7 @@ from torch_webgpu.kernels.points import PointKernel, constant, wgsl_source
 from torch_webgpu.target import Target
 from torch_webgpu.wgsl.launch import Lowered
 
-from .score_function import PARTLY, SEEN
+from .score_function import BLOCKS, PARTLY, SEEN
 
 COORDINATES = ("b", "h", "line", "word")
 LISTS = (("listed", "counts", "numbers"), ("full_listed", "full_counts", "full_numbers"))
@@ -24,6 +24,7 @@ def extern(is_transposed: bool) -> Extern:
 
 def lower(op: Operation, alias: tuple[int, ...], target: Target, is_transposed: bool) -> Lowered:
     kernel = PointKernel("block_mask", target, COORDINATES)
+    kernel.add(constant("BLOCKS", BLOCKS))
     kernel.add(constant("PARTLY", PARTLY), constant("SEEN", SEEN), constant("IS_TRANSPOSED", is_transposed))
     kernel.param("rows", op.inputs[0].shape[2])
     for n, (listed, counts, numbers) in enumerate(LISTS):

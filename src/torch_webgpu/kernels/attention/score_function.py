@@ -11,12 +11,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from torch_webgpu.dtypes import BY_NAME
 from torch_webgpu.ir.expr import Expr, walk
 from torch_webgpu.ir.operation import Spec
 from torch_webgpu.kernels.points import Draft, locator
 from torch_webgpu.layout import broadcast_strides
-from torch_webgpu.wgsl.expr import emit, function
+from torch_webgpu.wgsl.expr import compute_type, emit, function
 from torch_webgpu.wgsl.kernel import Binding
 from torch_webgpu.wgsl.launch import Source
 
@@ -106,7 +105,7 @@ class ScoreFunction:
         for k, element in enumerate(self.elements):
             lines, places = emit(element.places, leaf)
             value = f"read{element.number}_load(read{element.number}_at({', '.join(places)}))"
-            name, type_ = f"element{k}", compute(specs[element.number].dtype)
+            name, type_ = f"element{k}", compute_type(specs[element.number].dtype)
             if self._coordinates(element) <= scope.fixed:
                 once.append(f"  {name}_once = {name}_read({ARGUMENTS});")
                 yield f"var<private> {name}_once: {type_};"
@@ -175,8 +174,3 @@ def without_divisions(root: Expr) -> Expr:
             if 1e-30 < abs(divisor) < 1e30:
                 changed[e] = args[0] * (1 / divisor)
     return changed[root]
-
-
-def compute(dtype: str) -> str:
-    """The WGSL type that values of a dtype have."""
-    return BY_NAME[dtype].compute
