@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import re
+from dataclasses import replace
 from math import prod
 
 import pytest
 
 from torch_webgpu.ir.operation import Operation, Spec
-from torch_webgpu.kernels.attention import attention
-from torch_webgpu.kernels.attention.attention import Attention, AttentionProblem, few, lower_few
+from torch_webgpu.kernels.attention.attention import Attention, AttentionProblem
+from torch_webgpu.kernels.attention.attention_few import GPU, SOFTWARE, choice, extern, fits, lower_few
 from torch_webgpu.layout import contiguous_strides
 from torch_webgpu.target import Target
 from torch_webgpu.wgsl.launch import Lowered
+from torch_webgpu.wgsl.workgroup_memory import workgroup_bytes
 
 TARGET = Target(int64=True, float16=True, float64=False, immediates_bytes=64, max_binding_bytes=1 << 27)
 WORKGROUP_BYTES = 16 << 10
@@ -25,7 +26,15 @@ SIZES = [
     (2, 40, 1, 16, 100_000, 256, 96),
     (1, 8, 8, 3, 50, 1024, 256),
     (1, 8, 8, 3, 50, 5, 256),
+    (1, 64, 4, 5, 700, 4, 4),
 ]
+TARGETS = {
+    "memory": TARGET,
+    "subgroups": replace(TARGET, subgroup_sizes=True, subgroup_size=32),
+    "small subgroups": replace(TARGET, subgroup_sizes=True, subgroup_size=8),
+    "software": replace(TARGET, software=True),
+}
+every_target = pytest.mark.parametrize("target", TARGETS.values(), ids=TARGETS)
 
 
 def spec(*shape: int, dtype: str = "f32") -> Spec:
@@ -36,45 +45,49 @@ def operation(size: tuple[int, ...], masked: bool = False, causal: bool = False)
     b, h, g, n, s, e, d = size
     inputs = [spec(b, h, n, e), spec(b, g, s, e), spec(b, g, s, d)]
     mask = [spec(b, 1, 1, s, dtype="bool")] if masked else []
-    body = attention.extern(Attention(0.125, causal, masked))
+    body = extern(Attention(0.125, causal, masked))
     return Operation("attention", (*inputs, *mask, spec(b, h, n, d), spec(b, h, n)), 2, body)
 
 
-def lowered(op: Operation) -> Lowered:
-    return lower_few(op, tuple(range(len(op.args))), TARGET, op.body.arguments[0])
+def lowered(op: Operation, target: Target = TARGET) -> Lowered:
+    return lower_few(op, tuple(range(len(op.args))), target, op.body.arguments[0])
 
 
 @pytest.mark.parametrize("size", SIZES, ids=str)
-@pytest.mark.parametrize("software", [True, False])
-def test_parts_cover_keys_and_queries(size: tuple[int, ...], software: bool) -> None:
+@every_target
+def test_parts_cover_keys_and_queries(size: tuple[int, ...], target: Target) -> None:
     b, h, g, n, s, e, d = size
     q, k, v, y, _ = operation(size).args
-    assert attention.fits(b, h, n, e, d)
-    chosen = few(AttentionProblem(Attention(1.0, False, False), q, k, v, None, (), y), software)
-    assert chosen.chunk % chosen.tile == 0
-    assert (chosen.splits - 1) * chosen.chunk < s <= chosen.splits * chosen.chunk
-    assert (chosen.blocks - 1) * chosen.rows < h // g * n <= chosen.blocks * chosen.rows
-    assert chosen.rows * chosen.tile <= attention.THREADS
+    assert fits(b, h, n, e, d)
+    few = choice(AttentionProblem(Attention(1.0, False, False), q, k, v, None, (), y), target)
+    assert few.chunk % few.tile == 0
+    assert (few.splits - 1) * few.chunk < s <= few.splits * few.chunk
+    assert (few.blocks - 1) * few.rows < h // g * n <= few.blocks * few.rows
+    assert few.key_units * few.lanes * few.size >= e
+    assert few.value_units * few.lanes * few.size >= d
 
 
-def test_a_long_cache_occupies_a_gpu_and_a_short_one_is_one_launch() -> None:
-    long = lowered(operation((1, 14, 2, 1, 32_768, 64, 64)))
+@pytest.mark.parametrize("target", [TARGETS["memory"], TARGETS["subgroups"]], ids=["memory", "subgroups"])
+def test_what_occupies_a_gpu(target: Target) -> None:
+    """A long cache is split, a short one is read again by each query, and a very short one takes one launch."""
+    long = lowered(operation((1, 14, 2, 1, 32_768, 64, 64)), target)
     assert [launch.kernel.name for launch in long.launches] == ["attention_few", "attention_combine"]
-    assert prod(long.launches[0].grid) >= 132
-    assert len(lowered(operation((1, 14, 2, 1, 64, 64, 64))).launches) == 1
+    assert GPU.groups // 2 <= prod(long.launches[0].grid) <= GPU.groups
+    assert prod(lowered(operation((1, 14, 2, 1, 1024, 64, 64)), target).launches[0].grid) >= 14 * 8
+    (short,) = lowered(operation((1, 14, 2, 1, 64, 64, 64)), target).launches
+    assert short.grid == (1, 14, 1)
+
+
+def test_software_computes_as_little_as_it_can() -> None:
+    launches = lowered(operation((1, 14, 2, 1, 1024, 64, 64)), TARGETS["software"]).launches
+    assert launches[0].grid == (1, 2 * -(-7 // SOFTWARE.rows), 1)
 
 
 @pytest.mark.parametrize("size", SIZES, ids=str)
-def test_workgroup_memory(size: tuple[int, ...]) -> None:
-    text = lowered(operation(size)).launches[0].kernel.body
-    constants = {name: int(value) for name, value in re.findall(r"const (\w+) = (\d+)u;", text)}
-    constants["STRIDE"] = constants["LANES"] + 1
-    sizes = {"f32": 4, "V": 16 if "alias V = vec4<f32>;" in text else 4}
-    total = 0
-    for element, count in re.findall(r"var<workgroup> \w+: array<(\w+), ([^>]+)>;", text):
-        factors, _, divisor = count.partition(" / ")
-        total += sizes[element] * prod(constants[f] for f in factors.split(" * ")) // constants.get(divisor, 1)
-    assert 0 < total <= WORKGROUP_BYTES
+@every_target
+def test_workgroup_memory(size: tuple[int, ...], target: Target) -> None:
+    for launch in lowered(operation(size), target).launches:
+        assert 0 < workgroup_bytes(launch.kernel.module, {}) <= WORKGROUP_BYTES
 
 
 def test_a_decoding_step_needs_no_buffer_for_its_parameters() -> None:

@@ -62,7 +62,9 @@ def forward(
     rules: Rules = PYTORCH,
     dropout: Dropout | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The result (B, H, L, D) and what :func:`torch_webgpu.kernels.attention.attention.extern` says of each query."""
+    """The result (B, H, L, D) and what :func:`torch_webgpu.kernels.attention.attention_few.extern` says of each
+    query.
+    """
     (b, h, n, _), s = query.shape, key.shape[2]
     k, v = batch_of(key), batch_of(value)
     scores = product(rows_of(query, key), k.mT, dtypes.BY_NAME[rules.stored].torch).view(b, h, n, s)

@@ -68,7 +68,7 @@ def forward(
     dropout: Dropout | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The result (B, H, L, D), with this layout, and of each query what
-    :func:`torch_webgpu.kernels.attention.attention.extern` says.
+    :func:`torch_webgpu.kernels.attention.attention_few.extern` says.
     """
     b, h, n, _ = query.shape
     body = flash.forward(Attention(scale, is_causal, mask is not None, rules), dropout.p if dropout else 0.0)

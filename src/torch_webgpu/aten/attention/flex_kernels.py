@@ -13,7 +13,7 @@ from torch_webgpu.aten.dispatch.operations import kernel_outputs
 from torch_webgpu.aten.dispatch.results import Maybe
 from torch_webgpu.engine.record import TypedScalar, engine
 from torch_webgpu.ir.lines import Lines, expressions_of, lines_of
-from torch_webgpu.kernels.attention import attention, block_mask, flash
+from torch_webgpu.kernels.attention import attention_few, block_mask, flash
 from torch_webgpu.kernels.attention.attention import HIGHEST, Attention
 from torch_webgpu.kernels.attention.score_function import BLOCKS, Element, ScoreFunction
 from torch_webgpu.layout import dense_strides, iteration_order
@@ -75,10 +75,10 @@ def flex_attention_in_tiles(
     sums = (b, h, n), (h * n, n, 1), torch.float32
     problem = Attention(scale, False, False, function=read(*function))  # type: ignore[arg-type]
     target = engine().device(query.get_device()).target
-    few = n <= FEW_QUERIES and attention.fits(b, h, n, width, value.shape[3])
+    few = n <= FEW_QUERIES and attention_few.fits(b, h, n, width, value.shape[3])
     if not few and not flash.fits(query.shape, key.shape[2], value.shape[3], target):
         raise NotImplementedError(f"FlexAttention of {n} queries of {b} × {h} heads of {width} numbers: too large")
-    body = attention.extern(problem) if few else flash.forward(problem)
+    body = attention_few.extern(problem) if few else flash.forward(problem)
     out, lse = kernel_outputs("flex_attention", [query, key, value, *tensors], [y, sums], body, scalars_of(numbers))
     return out, in_powers_of_two(lse), None
 

@@ -34,7 +34,7 @@ from torch_webgpu.aten.dispatch.torch_abi import (
 )
 from torch_webgpu.aten.dispatch.torch_compositions import composite
 from torch_webgpu.aten.random.distributions import draw_key, key_scalars
-from torch_webgpu.kernels.attention import attention
+from torch_webgpu.kernels.attention import attention_few
 from torch_webgpu.kernels.attention.attention import Attention, Rules
 
 from . import attention_products, attention_tiles
@@ -81,7 +81,7 @@ def fused_road(
         )
         tiles = wanted and attention_tiles.fits(query, key, value, mask, dropout_p, is_backward)
         return Road.TILES if tiles else Road.PRODUCTS
-    return Road.ONE_KERNEL if attention.fits(b, h, queries, width, value.shape[3]) else Road.PRODUCTS
+    return Road.ONE_KERNEL if attention_few.fits(b, h, queries, width, value.shape[3]) else Road.PRODUCTS
 
 
 def is_fused(
@@ -194,7 +194,7 @@ def forward(
     inputs = (query, key, value) if mask is None else (query, key, value, mask)
     chosen = fused_road(query, key, value, mask, dropout_p, is_causal)
     if chosen is Road.ONE_KERNEL or not all(t.numel() for t in inputs):
-        body = attention.extern(Attention(scale, is_causal, mask is not None))
+        body = attention_few.extern(Attention(scale, is_causal, mask is not None))
         return tuple(kernel_outputs(FUSED._schema.name, inputs, (y, lse), body))
     dropout = dropout_of(dropout_p, seed, offset)
     if chosen is Road.TILES:
@@ -236,7 +236,7 @@ def written_out(
         return laid_out(y, strides)
     outputs = ((b, h, n, d), strides, query.dtype), ((b, h, n), (h * n, n, 1), torch.float32)
     return kernel_outputs(
-        FUSED._schema.name, inputs, outputs, attention.extern(Attention(scale, False, mask is not None, rules))
+        FUSED._schema.name, inputs, outputs, attention_few.extern(Attention(scale, False, mask is not None, rules))
     )[0]
 
 

@@ -9,31 +9,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import isinf
 
-from torch_webgpu.dtypes import BY_NAME
-from torch_webgpu.ir.operation import Extern, Operation, Spec
-from torch_webgpu.kernels.matmul.operand import in_groups
-from torch_webgpu.kernels.points import Draft, PointKernel, constant, locator, wgsl_source
-from torch_webgpu.kernels.template import render
+from torch_webgpu.ir.operation import Operation, Spec
+from torch_webgpu.kernels.points import Draft, constant, locator
 from torch_webgpu.layout import broadcast_strides
-from torch_webgpu.target import Target
-from torch_webgpu.wgsl.builder import store_mode
 from torch_webgpu.wgsl.kernel import Binding
-from torch_webgpu.wgsl.launch import MAX_GROUPS, Launch, Lowered, ParamList, Source
+from torch_webgpu.wgsl.launch import ParamList
 
 from .score_function import FEW, PARTLY, SEEN, Scope, ScoreFunction
-
-THREADS = 256
-LANES = 8
-SLOTS = THREADS // LANES
-MOST_ROWS = 8
-"""Queries that share what a workgroup reads of keys and values."""
-QUERY_NUMBERS = 1024
-"""As many numbers of queries as a workgroup keeps: with the rest it needs, 16 KiB."""
-BUSY_GROUPS = 264
-"""Workgroups that occupy a large GPU twice over; keys are split to reach it."""
-BUSY_GROUPS_SOFTWARE = 8
-MIN_STEPS = 2
-"""Steps of a workgroup that are worth a second launch."""
 
 HIGHEST = 3.4028234663852886e38
 """The greatest float32."""
@@ -41,17 +23,6 @@ HIGHEST = 3.4028234663852886e38
 QUERY = ("b", "h", "l", "e")
 KEY = ("b", "g", "s", "e")
 SCORE = ("b", "h", "l", "s")
-
-VALUE = "part: u32, b: u32, h: u32, l: u32, e: u32, value: f32, total: f32"
-FINISH = f"""
-fn finish_query(part: u32, most: f32, total: f32) {{ lse_store(P.lse_offset + part, logsumexp(most, total)); }}
-fn finish_value({VALUE}) {{ y_store(y_at(b, h, l, e), weighted(value, total)); }}"""
-FINISH_PART = f"""
-fn finish_query(part: u32, most: f32, total: f32) {{
-  partials_store(part * (VALUES + 2u), most);
-  partials_store(part * (VALUES + 2u) + 1u, total);
-}}
-fn finish_value({VALUE}) {{ partials_store(part * (VALUES + 2u) + 2u + e, value); }}"""
 
 
 @dataclass(frozen=True)
@@ -93,20 +64,6 @@ class Attention:
         return 3 + self.masked + (self.function.operands if self.function else 0)
 
 
-def extern(a: Attention) -> Extern:
-    """Arguments: q, k, v, the mask if there is one, what a function of scores reads → (B, H, L, D), and
-    log(sum(exp(scores))) of each query as dense float32 (B, H, L), which is the highest float32 for a query that sees
-    nothing.
-    """
-    return Extern(lower_few, (a,))
-
-
-def fits(batch: int, heads: int, queries: int, width: int, value_width: int) -> bool:
-    """Whether the kernel computes this."""
-    in_memory = 0 < width <= QUERY_NUMBERS and 0 < value_width <= THREADS
-    return in_memory and heads * queries <= MAX_GROUPS and batch <= MAX_GROUPS
-
-
 @dataclass(frozen=True)
 class AttentionProblem:
     """The layouts of one operation's arguments."""
@@ -142,52 +99,6 @@ class AttentionProblem:
         return b * h * queries
 
 
-@dataclass(frozen=True)
-class Few:
-    """How few queries are computed: ``rows`` of those that share keys by each workgroup, in ``blocks``; the keys in
-    ``splits`` parts of ``chunk``.
-    """
-
-    rows: int
-    blocks: int
-    splits: int
-    chunk: int
-
-    @property
-    def at_once(self) -> int:
-        """Keys that a thread scores in a step: a power of two."""
-        return 1 << (MOST_ROWS // self.rows).bit_length() - 1
-
-    @property
-    def tile(self) -> int:
-        return SLOTS * self.at_once
-
-
-def few(p: AttentionProblem, software: bool) -> Few:
-    batch, groups, _, width = p.k.shape
-    sharing = p.shared * p.q.shape[2]
-    most = min(MOST_ROWS, QUERY_NUMBERS // width)
-    blocks = -(-sharing // most)
-    rows = -(-sharing // blocks)
-    tile = Few(rows, blocks, 1, 0).tile
-    steps = -(-p.keys // tile)
-    busy = BUSY_GROUPS_SOFTWARE if software else BUSY_GROUPS
-    splits = min(-(-busy // (batch * groups * blocks)), -(-steps // MIN_STEPS))
-    chunk = -(-steps // splits) * tile
-    return Few(rows, blocks, -(-p.keys // chunk), chunk)
-
-
-def lower_few(op: Operation, alias: tuple[int, ...], target: Target, attention: Attention) -> Lowered:
-    y, _ = op.outputs
-    p = AttentionProblem(attention, *operands_of(op, attention), y)
-    chosen, n = few(p, target.software), len(op.args)
-    first = few_launch(p, chosen, n, target)
-    if chosen.splits == 1:
-        return Lowered((first,))
-    size = p.count * chosen.splits * (p.v.shape[3] + 2) * 4
-    return Lowered((first, combine_launch(p, chosen.splits, n, target)), (size,))
-
-
 def still(spec: Spec, names: tuple[str, ...]) -> frozenset[str]:
     """The coordinates that do not move an element's place."""
     parts = zip(names, spec.shape, spec.strides, strict=True)
@@ -196,20 +107,6 @@ def still(spec: Spec, names: tuple[str, ...]) -> frozenset[str]:
 
 def place(params: ParamList, name: str, arg: int, spec: Spec, names: tuple[str, ...]) -> str:
     return locator(params, name, arg, names, spec.strides, still(spec, names), names[-1:])
-
-
-def vectors(*specs: Spec) -> bool:
-    """Whether the innermost dimension of all is read in fours."""
-    return all(BY_NAME[s.dtype].itemsize <= 4 and in_groups(s, 3) for s in specs)
-
-
-def reader(name: str, names: tuple[str, ...], together: bool) -> str:
-    """``<name>_unit``: the numbers of unit ``i`` along the innermost dimension."""
-    *outer, _ = names
-    arguments = ", ".join(f"{c}: u32" for c in outer)
-    at = f"{name}_at({', '.join(outer)}, {'4u * i' if together else 'i'})"
-    load = f"{name}_load4({at} / 4u)" if together else f"{name}_load({at})"
-    return f"fn {name}_unit({arguments}, i: u32) -> V {{ return {load}; }}"
 
 
 def output_row(p: AttentionProblem, params: ParamList) -> list[str]:
@@ -264,78 +161,7 @@ def rounded(value: str, dtype: str) -> str:
     return value if dtype == "f32" else f"round_{dtype}({value})"
 
 
-def units(draft: Draft, together: bool) -> None:
-    """``V``, ``WIDTH``, ``product`` and ``keep`` for units of four numbers or of one."""
-    product, parts = ("dot(a, b)", [f".{c}" for c in "xyzw"]) if together else ("a * b", [""])
-    stores = " ".join(f"sums[{c}u * THREADS + lid] = v{part};" for c, part in enumerate(parts))
-    draft.add(
-        f"alias V = {'vec4<f32>' if together else 'f32'};",
-        constant("WIDTH", len(parts)),
-        f"fn product(a: V, b: V) -> f32 {{ return {product}; }}",
-        f"fn keep(lid: u32, v: V) {{ {stores} }}",
-    )
-
-
 def operands_of(op: Operation, a: Attention) -> tuple[Spec, Spec, Spec, Spec | None, tuple[Spec, ...]]:
     """The layouts of q, k, v, the mask if there is one, and what a function of scores reads."""
     q, k, v, *rest = op.inputs[: a.operands]
     return (q, k, v, rest[0], tuple(rest[1:])) if a.masked else (q, k, v, None, tuple(rest))
-
-
-def few_launch(p: AttentionProblem, chosen: Few, partials: int, target: Target) -> Launch:
-    """Grid: parts of the keys, blocks of queries of each head of keys, batches."""
-    batch, groups, _, width = p.k.shape
-    together = vectors(p.q, p.k, p.v)
-    size = 4 if together else 1
-    draft = Draft(QUERY)
-    value_units = p.v.shape[3] // size
-    line = 1 << (value_units - 1).bit_length()
-    constants = {
-        "THREADS": THREADS,
-        "LANES": LANES,
-        "SLOTS": SLOTS,
-        "ROWS": chosen.rows,
-        "SHARED": p.shared,
-        "TILE": chosen.tile,
-        "UNITS": width // size,
-        "VALUE_UNITS": value_units,
-        "LINE": line,
-        "GROUPS": THREADS // line,
-    }
-    draft.add(*(constant(name, value) for name, value in constants.items()))
-    units(draft, together)
-    for arg, (name, spec, names) in enumerate((("q", p.q, QUERY), ("k", p.k, KEY), ("v", p.v, KEY))):
-        draft.binding(Binding(name, spec.dtype), arg)
-        draft.add(place(draft.params, name, arg, spec, names), reader(name, names, together))
-    for name, value in (("keys", p.keys), ("chunk", chosen.chunk), ("blocks", chosen.blocks)):
-        draft.param(name, value)
-    draft.param("scale", p.attention.scale, "f32")
-    draft.add(*output_row(p, draft.params), *visibility(p, draft))
-    if chosen.splits == 1:
-        draft.binding(Binding("y", p.y.dtype, "read_write", store_mode(p.y, "strided", target.float16)), p.result)
-        lse(draft, p.result + 1)
-        draft.add(place(draft.params, "y", p.result, p.y, QUERY), FINISH)
-    else:
-        draft.binding(Binding("partials", "f32", "read_write"), partials)
-        draft.add(FINISH_PART)
-    f = p.attention.function
-    leaves_out = (
-        f is not None and f.block is not None and not max(f.block[1], chosen.tile) % min(f.block[1], chosen.tile)
-    )
-    body = render("attention/attention_few", p=p, leaves_out=leaves_out, rows=chosen.rows, at_once=chosen.at_once)
-    return draft.build("attention_few", [body], THREADS, (chosen.splits, groups * chosen.blocks, batch))
-
-
-def lse(draft: Draft, arg: int) -> None:
-    draft.binding(Binding("lse", "f32", "read_write"), arg)
-    draft.param("lse_offset", Source("offset", arg))
-
-
-def combine_launch(p: AttentionProblem, splits: int, partials: int, target: Target) -> Launch:
-    kernel = PointKernel("attention_combine", target, QUERY, still(p.y, QUERY))
-    kernel.binding(Binding("partials", "f32"), partials)
-    lse(kernel, p.result + 1)
-    kernel.param("splits", splits)
-    kernel.add(*output_row(p, kernel.params))
-    kernel.output("y", p.result, p.y)
-    return kernel.launch(wgsl_source("attention/attention_combine"))

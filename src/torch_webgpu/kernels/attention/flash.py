@@ -28,7 +28,7 @@ MOST_WIDTH = 128
 
 def forward(a: Attention, dropout_p: float = 0.0) -> Extern:
     """Arguments: q, k, v, the mask if there is one, and with dropout the two words of its key (int64, no dimensions)
-    → (B, H, L, D), and what :func:`.attention.extern` says of queries.
+    → (B, H, L, D), and what :func:`.attention_few.extern` says of queries.
 
     A weight is kept, and divided by ``1 - dropout_p``, where the key's number for its row and column is less than that.
     """
