@@ -69,13 +69,21 @@ def test_parts_cover_keys_and_queries(size: tuple[int, ...], target: Target) -> 
 
 @pytest.mark.parametrize("target", [TARGETS["memory"], TARGETS["subgroups"]], ids=["memory", "subgroups"])
 def test_what_occupies_a_gpu(target: Target) -> None:
-    """A long cache is split, a short one is read again by each query, and a very short one takes one launch."""
+    """A long cache is split, a short one is read again by each query, in one launch."""
     long = lowered(operation((1, 14, 2, 1, 32_768, 64, 64)), target)
     assert [launch.kernel.name for launch in long.launches] == ["attention_few", "attention_combine"]
     assert GPU.groups // 2 <= prod(long.launches[0].grid) <= GPU.groups
-    assert prod(lowered(operation((1, 14, 2, 1, 1024, 64, 64)), target).launches[0].grid) >= 14 * 8
-    (short,) = lowered(operation((1, 14, 2, 1, 64, 64, 64)), target).launches
-    assert short.grid == (1, 14, 1)
+    for keys in (64, 512):
+        (short,) = lowered(operation((1, 14, 2, 1, keys, 64, 64)), target).launches
+        assert short.grid == (1, 14, 1)
+
+
+@every_target
+def test_teams_add_up_scores_by_subgroups_where_these_are_large_enough(target: Target) -> None:
+    launch, *_ = lowered(operation((1, 14, 2, 1, 1024, 64, 64)), target).launches
+    assert ("subgroupShuffleXor" in launch.kernel.body) == target.subgroup_sizes
+    launch, *_ = lowered(operation((1, 8, 8, 1, 1024, 64, 256)), target).launches
+    assert ("subgroupShuffleXor" in launch.kernel.body) == (target.subgroup_size == 32)
 
 
 def test_software_computes_as_little_as_it_can() -> None:

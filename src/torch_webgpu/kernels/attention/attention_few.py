@@ -14,6 +14,7 @@ from torch_webgpu.target import Target
 from torch_webgpu.wgsl.builder import store_mode
 from torch_webgpu.wgsl.kernel import Binding
 from torch_webgpu.wgsl.launch import MAX_GROUPS, Launch, Lowered, Source
+from torch_webgpu.wgsl.tiling import power_of_two
 
 from .attention import KEY, QUERY, Attention, AttentionProblem, operands_of, output_row, place, visibility
 
@@ -31,8 +32,8 @@ MOST_SCORES = 16
 """Of a team in a step."""
 MOST_SCORES_IN_MEMORY = 8
 """The same where teams add up scores in workgroup memory."""
-LAUNCH_STEPS = 7
-"""A workgroup does not take longer for so many steps than a second launch."""
+LAUNCH_BYTES = 256 << 10
+"""Of keys and values that a compute unit reads in the time of a second launch."""
 
 
 class Sizes(NamedTuple):
@@ -183,7 +184,8 @@ def choice(p: AttentionProblem, target: Target) -> Few:
     """How a problem is computed.
 
     Queries share what is read of keys as far as that leaves a workgroup for each compute unit: otherwise reading again,
-    from caches, takes less time than computing more. Then keys are split.
+    from caches, takes less time than computing more. Then keys are split, but where larger workgroups, each of which
+    has a unit to itself, are done without.
     """
     sizes = SOFTWARE if target.software else GPU
     size = unit_of(p.q, p.k, p.v)
@@ -203,7 +205,12 @@ def choice(p: AttentionProblem, target: Target) -> Few:
         if rows == 1 or groups * steps >= sizes.groups:
             break
         blocks = min(2 * blocks, sharing)
-    splits = min(max(1, sizes.groups // groups), steps) if steps > LAUNCH_STEPS else 1
+    larger = replace(few, threads=2 * sizes.threads)
+    fits = larger.subgroup and 2 * sizes.threads <= target.workgroup_threads and larger.sums <= SUMS
+    is_short = p.keys * (width + value_width) * BY_NAME[p.k.dtype].itemsize <= LAUNCH_BYTES
+    if fits and 2 * groups <= sizes.groups and is_short:
+        few, steps = larger, -(-p.keys // larger.tile)
+    splits = 1 if is_short else min(max(1, sizes.groups // groups), steps)
     chunk = -(-steps // splits) * few.tile
     return replace(few, splits=-(-p.keys // chunk), chunk=chunk)
 
@@ -216,16 +223,11 @@ def subgroup_for(sizes: Sizes, value_width: int, target: Target) -> int:
 
 def lanes_for(sizes: Sizes, units: int, value_width: int, subgroup: int) -> int:
     """Threads for keys and values of up to ``units``: no more than are in a subgroup, where there are such."""
-    lanes = min(sizes.lanes, power_from(units))
+    lanes = min(sizes.lanes, power_of_two(units))
     if subgroup:
         return min(subgroup, lanes)
     in_memory = max(-(-sizes.threads * value_width // SUMS), sizes.threads * sizes.rows // PART_ROWS, 1)
-    return max(power_from(in_memory), lanes)
-
-
-def power_from(n: int) -> int:
-    """The smallest power of two from ``n`` on."""
-    return 1 << (n - 1).bit_length()
+    return max(power_of_two(in_memory), lanes)
 
 
 def power_below(n: int) -> int:
@@ -369,8 +371,8 @@ def combine_launch(p: AttentionProblem, splits: int, partials: int, target: Targ
     width = p.v.shape[3]
     size = 1 if width % 4 else 4
     units = width // size
-    line = power_from(units)
-    groups = min(MOST_VALUES // line, power_from(splits))
+    line = power_of_two(units)
+    groups = min(MOST_VALUES // line, power_of_two(splits))
     constants = {"THREADS": groups * line, "LINE": line, "GROUPS": groups, "VALUE_UNITS": units}
     draft.add(*(constant(name, value) for name, value in constants.items()))
     draft.add(*Unit(size).declarations, Unit(size).keep("THREADS"))

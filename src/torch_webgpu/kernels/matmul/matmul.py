@@ -15,8 +15,10 @@ from torch_webgpu.dtypes import BY_NAME
 from torch_webgpu.ir.operation import Extern, Operation, Spec
 from torch_webgpu.ir.ops import ops
 from torch_webgpu.kernels.points import Draft, PointKernel, arithmetic, constant, wgsl_source
+from torch_webgpu.kernels.template import render
 from torch_webgpu.target import Target
 from torch_webgpu.wgsl.launch import Launch, Lowered
+from torch_webgpu.wgsl.tiling import power_of_two
 
 from . import halves, scaled
 from .blocked import add_sums, lower_product, with_sum
@@ -40,6 +42,9 @@ from .tile import (
 TILES = (HUGE, LARGE, HALF, MEDIUM, NARROW_SLICED, SMALL_SLICED)
 ANY_TILE = 16
 ROW_LANES = 64
+LEAST_LANES = 32
+MOST_LOADS = 8
+"""Of a lane that are underway at once."""
 COLUMN_LANES = 8
 QUAD_LANES = 16
 MATVEC_THREADS = 256
@@ -273,12 +278,13 @@ def any_arithmetic(problem: Problem) -> Lowered:
 
 @dataclass(frozen=True)
 class MatVec:
-    """Which kernel, its constants, and how many sums a workgroup computes over how many lanes each.
+    """Which kernel, the constants of its text, and how many sums a workgroup computes over how many lanes each.
 
     ``sides``: how the operands are loaded; ``run``: how many elements along the sum a lane loads at once.
     """
 
-    body: str
+    name: str
+    text: str
     constants: tuple[tuple[str, int | bool], ...]
     sides: Sides
     outputs: int
@@ -292,18 +298,32 @@ def matvec_kernel(problem: Problem) -> MatVec:
     a, b = sides = problem.sides(FOUR.length)
     if problem.kind == "f" and a.runs:
         if a.k_major and b.runs:
-            lanes = MATVEC_THREADS if m == 1 else ROW_LANES
-            outputs = MATVEC_THREADS // lanes
-            return MatVec("matvec_rows", (("OUTPUTS", outputs), ("LANES", lanes)), sides, outputs, lanes, 4)
+            return matvec_rows(problem, sides)
         if not a.k_major:
             lanes = 2 * QUAD_LANES if is_small(problem) else QUAD_LANES
             quads = MATVEC_THREADS // lanes
-            sides = a, replace(b, runs=False)
-            return MatVec("matvec_columns", (("QUADS", quads), ("LANES", lanes)), sides, 4 * quads, lanes)
+            sides, text = (a, replace(b, runs=False)), wgsl_source("matmul/matvec_columns")
+            return MatVec("matvec_columns", text, (("QUADS", quads), ("LANES", lanes)), sides, 4 * quads, lanes)
     lanes = MATVEC_THREADS if m == 1 else ROW_LANES if a.k_major else COLUMN_LANES
     outputs = MATVEC_THREADS // lanes
     constants = (("OUTPUTS", outputs), ("LANES", lanes), ("K_MAJOR", a.k_major))
-    return MatVec("matvec", constants, by_elements(sides), outputs, lanes)
+    return MatVec("matvec", wgsl_source("matmul/matvec"), constants, by_elements(sides), outputs, lanes)
+
+
+def matvec_rows(problem: Problem, sides: Sides) -> MatVec:
+    """On a GPU so many lanes share a row, up to a workgroup, that all loads of each are underway at once: what a lane
+    has to ask for after these takes as long again.
+    """
+    _, m, _, k = problem.sizes
+    target, runs = problem.target, -(-k // FOUR.length)
+    lanes, most = (ROW_LANES, 4) if target.software else (power_of_two(-(-runs // MOST_LOADS)), MOST_LOADS)
+    lanes = MATVEC_THREADS if m == 1 else min(MATVEC_THREADS, max(LEAST_LANES, lanes))
+    subgroup = target.subgroup_size if target.subgroup_sizes and lanes % max(1, target.subgroup_size) == 0 else 0
+    loads = -(-runs // lanes)
+    unrolled = max(1, -(-loads // -(-loads // most)))
+    text = render("matmul/matvec_rows", lanes=lanes, unrolled=unrolled, subgroup=subgroup)
+    outputs = MATVEC_THREADS // lanes
+    return MatVec("matvec_rows", text, (("OUTPUTS", outputs), ("LANES", lanes)), sides, outputs, lanes, FOUR.length)
 
 
 def is_small(p: Problem) -> bool:
@@ -331,5 +351,5 @@ def matvec(problem: Problem) -> Lowered:
     kernel = element_kernel(problem, choice.sides, chosen.splits)
     grid = block_params(kernel.params, chosen, *sizes)
     prelude = [constant(name, value) for name, value in choice.constants]
-    body = [*prelude, wgsl_source(f"matmul/{choice.body}")]
-    return with_sum(problem, chosen.splits, kernel.build(choice.body, body, MATVEC_THREADS, grid))
+    launch = kernel.build(choice.name, [*prelude, choice.text], MATVEC_THREADS, grid)
+    return with_sum(problem, chosen.splits, launch)

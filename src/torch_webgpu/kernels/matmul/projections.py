@@ -47,8 +47,8 @@ class Norm:
 
 
 class Share(NamedTuple):
-    """How the sums of a workgroup are shared: ``lanes`` threads have one together, and each has ``rows`` of them; so
-    many loads are ``underway`` at once, and workgroup memory has a ``chunk`` of the vector, of so many numbers.
+    """How the sums of a workgroup are shared: ``lanes`` threads have one together, and each has ``rows`` of them; up to
+    so many loads are ``underway`` at once, and workgroup memory has a ``chunk`` of the vector, of so many numbers.
     """
 
     lanes: int
@@ -112,8 +112,9 @@ def lower_projections(
     store_sums(kernel, epilogue, "f", len(op.args), (PLACE, STORED))
     groups = -(-n // (outputs * share.rows))
     kernel.param("groups", groups)
+    underway = min(share.underway, -(-min(k, share.chunk) // (run * share.lanes)))
     texts = [Matrix(Loads(elements, specs, run, f"w{j}"), vector) for j, specs in enumerate(sides)]
-    body = [*vector.prelude(), text_of(vector, texts, share)]
+    body = [*vector.prelude(), text_of(vector, texts, share._replace(underway=underway), target)]
     launch = kernel.build("projections", body, MATVEC_THREADS, grid_for(groups * MATVEC_THREADS))
     return Lowered((launch,))
 
@@ -125,11 +126,10 @@ def share_of(run: int, target: Target) -> Share:
     return SOFTWARE_SHARE if target.software else SHARE
 
 
-def text_of(vector: Vector, matrices: Sequence[Matrix], share: Share) -> str:
+def text_of(vector: Vector, matrices: Sequence[Matrix], share: Share, target: Target) -> str:
+    subgroup = share.lanes if target.subgroup_sizes and target.subgroup_size == share.lanes else 0
     squared, rows, count = vector.squared, share.rows, len(matrices)
-    products = [
-        ", ".join(f"lane_sums[{j * rows + r}][lid] * factor{j}(row{r})" for j in range(count)) for r in range(rows)
-    ]
+    products = [", ".join(f"s{j * rows + r} * factor{j}(row{r})" for j in range(count)) for r in range(rows)]
     sums = count * rows + squared
     return render(
         "matmul/projections",
@@ -137,6 +137,7 @@ def text_of(vector: Vector, matrices: Sequence[Matrix], share: Share) -> str:
         matrices=matrices,
         rows=rows,
         unrolled=share.underway,
+        subgroup=subgroup,
         fills=-(-share.chunk // vector.width // MATVEC_THREADS),
         squared=squared,
         sums=sums,
