@@ -152,6 +152,10 @@ def slice_(
 
 def split(func: Any, x: DTypeTensor, size: int, dim: int = 0) -> list[DTypeTensor]:
     length = x.shape[dim]
+    if not length:  # one part, of any size
+        return [same(torch.ops.aten.alias.default, x)]
+    if size < 1:
+        raise RuntimeError(f"split_size can only be 0 if dimension size is 0, but got dimension size of {length}")
     return [slice_(func_slice, x, dim, at, min(at + size, length)) for at in range(0, length, size)]
 
 
@@ -197,6 +201,54 @@ def stack(func: Any, tensors: Sequence[DTypeTensor], dim: int = 0) -> DTypeTenso
     return cat(torch.ops.aten.cat.default, [unsqueeze(func, x, dim) for x in tensors], dim % (tensors[0].dim() + 1))
 
 
+def flip(func: Any, x: DTypeTensor, dims: Sequence[int]) -> DTypeTensor:
+    if x.grouped_dim in [d % x.dim() for d in dims]:
+        raise blocks_split(func, x, "the opposite order")
+    return same(func, x, dims)
+
+
+def roll(func: Any, x: DTypeTensor, shifts: Sequence[int], dims: Sequence[int] = ()) -> DTypeTensor:
+    """By whole blocks."""
+    grouped = [d % x.dim() == x.grouped_dim for d in dims]
+    if not dims or any(shift % x.config.block for shift, is_grouped in zip(shifts, grouped) if is_grouped):
+        raise blocks_split(func, x, f"a roll by {list(shifts)}")
+    components = {}
+    for name, part in x.config.parts.items():
+        own = [s // part.elements if is_grouped else s for s, is_grouped in zip(shifts, grouped)]
+        components[name] = func(getattr(x, name), own, dims)
+    return DTypeTensor(x.config, components, x.grouped_dim)
+
+
+def repeat(func: Any, x: DTypeTensor, repeats: Sequence[int]) -> DTypeTensor:
+    return whole(func, x, (x, repeats), {}, x.grouped_dim + len(repeats) - x.dim())
+
+
+def diagonal(func: Any, x: DTypeTensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> DTypeTensor:
+    dims = [d % x.dim() for d in (dim1, dim2)]
+    if x.grouped_dim in dims:
+        raise blocks_split(func, x, "a diagonal")
+    components = {name: func(getattr(x, name), offset, *dims) for name in x.config.components}
+    return DTypeTensor(x.config, components, x.grouped_dim - sum(d < x.grouped_dim for d in dims))
+
+
+def unfold(func: Any, x: DTypeTensor, dim: int, size: int, step: int) -> DTypeTensor:
+    """The windows of a grouped dimension are of whole blocks."""
+    dim %= x.dim()
+    if dim != x.grouped_dim:
+        return same(func, x, dim, size, step)
+    if size % x.config.block or step % x.config.block:
+        raise blocks_split(func, x, f"windows of {size} that are {step} apart")
+    components = {
+        name: func(getattr(x, name), dim, size // part.elements, step // part.elements)
+        for name, part in x.config.parts.items()
+    }
+    return DTypeTensor(x.config, components, x.dim())
+
+
+def single_elements(func: Any, x: DTypeTensor, *args: Any, **kwargs: Any) -> DTypeTensor:
+    raise blocks_split(func, x, "single elements")
+
+
 Move = Callable[..., Any]
 JOINS: dict[str, Move] = {"cat": cat, "stack": stack}
 GROUPED: dict[str, Move] = {
@@ -204,5 +256,7 @@ GROUPED: dict[str, Move] = {
     "t": t, "transpose": transpose, "permute": permuted, "unsqueeze": unsqueeze, "squeeze": squeeze,
     **dict.fromkeys(("view", "_unsafe_view", "reshape"), view),
     "expand": expand, "select": select, "slice": slice_, "split": split, "split_with_sizes": split_with_sizes,
-    "unbind": unbind, "index_select": index_select, "index": index, **JOINS,
+    "unbind": unbind, "index_select": index_select, "index": index, "flip": flip, "roll": roll, "repeat": repeat,
+    "diagonal": diagonal, "unfold": unfold, **dict.fromkeys(("gather", "take", "as_strided"), single_elements),
+    **JOINS,
 }  # fmt: skip

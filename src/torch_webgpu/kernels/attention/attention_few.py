@@ -206,9 +206,9 @@ def choice(p: AttentionProblem, target: Target) -> Few:
             break
         blocks = min(2 * blocks, sharing)
     larger = replace(few, threads=2 * sizes.threads)
-    fits = larger.subgroup and 2 * sizes.threads <= target.workgroup_threads and larger.sums <= SUMS
+    has_room = larger.subgroup and 2 * sizes.threads <= target.workgroup_threads and larger.sums <= SUMS
     is_short = p.keys * (width + value_width) * BY_NAME[p.k.dtype].itemsize <= LAUNCH_BYTES
-    if fits and 2 * groups <= sizes.groups and is_short:
+    if has_room and 2 * groups <= sizes.groups and is_short:
         few, steps = larger, -(-p.keys // larger.tile)
     splits = 1 if is_short else min(max(1, sizes.groups // groups), steps)
     chunk = -(-steps // splits) * few.tile
