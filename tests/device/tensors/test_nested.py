@@ -9,6 +9,9 @@ import torch
 from tests.device.against_cpu import same
 from torch import nn
 
+from torch_webgpu.aten.attention import nested_layers
+from torch_webgpu.aten.attention.nested_layers import sequences
+
 PADDED = torch.tensor([[False, False, False, True, True], [False, True, True, True, True], [False] * 5])
 GAPS = torch.tensor([[True, False, False, False, False], [False] * 5, [False, True, False, True, False]])
 MASKS = {"bool": PADDED, "float": torch.zeros(3, 5).masked_fill(PADDED, -float("inf")), "gaps": GAPS, "none": None}
@@ -36,6 +39,36 @@ def test_encoder(device, mask, norm_first, dtype):
         assert not actual.cpu()[PADDED].any()
     tolerance = 1e-5 if dtype == torch.float32 else 1e-2
     torch.testing.assert_close(actual.cpu(), expected, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("lengths", [(3, 1, 5), (4, 4, 4), (0, 2, 1)], ids=str)
+def test_layers_find_once_where_rows_go(device, lengths, monkeypatch):
+    model = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), 3).eval()
+    padding = torch.arange(5) >= torch.tensor(lengths)[:, None]
+    x, there = torch.randn(3, 5, 8), moved(model, device)
+    calls = []
+    monkeypatch.setattr(nested_layers, "sequences", lambda *args: calls.append(args) or sequences(*args))
+    with torch.no_grad():
+        expected = model(x, src_key_padding_mask=padding)
+        encode = lambda: there(x.to(device), src_key_padding_mask=padding.to(device))
+        torch.testing.assert_close(encode().cpu(), expected, rtol=1e-5, atol=1e-5)
+        assert len(calls) == 1
+        dispatches = [name for kernel in torch.webgpu.explain(encode).kernels for name in kernel.dispatches]
+    assert dispatches.count("attention_few") == 3
+    assert dispatches.count("index_select") == (7 if len(set(lengths)) > 1 else 1)
+
+
+@pytest.mark.parametrize("need_weights", [False, True])
+def test_attention_of_nested_tensors(device, need_weights):
+    layer = nn.MultiheadAttention(8, 2, batch_first=True).eval()
+    parts = [torch.randn(n, 8) for n in (3, 1, 4)]
+    with torch.no_grad():
+        x = torch.nested.nested_tensor(parts)
+        there = torch.nested.nested_tensor([part.to(device) for part in parts])
+        expected, _ = layer(x, x, x, need_weights=need_weights)
+        actual, _ = moved(layer, device)(there, there, there, need_weights=need_weights)
+    for a, b in zip(actual.unbind(), expected.unbind(), strict=True):
+        torch.testing.assert_close(a.cpu(), b, rtol=1e-5, atol=1e-5)
 
 
 def test_encoder_in_training_keeps_its_padding(device):

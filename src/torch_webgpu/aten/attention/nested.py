@@ -22,65 +22,19 @@ from torch_webgpu.aten.dispatch.torch_abi import (
     aten,
     impl,
     library,
-    on_cpu_key,
     overload_named,
     overloads_with_kernel,
     shared_kernel,
 )
 
+from . import nested_layers
+from .nested_rows import CPU_NESTED_KEY, Rows, buffer_of, nested_over, nested_view_from_buffer, sizes_of
+
 NESTED_KEY = "NestedTensorPrivateUse1"
-CPU_NESTED_KEY = "NestedTensorCPU"
 READ_MEMORY = frozenset(("_nested_sum_backward", "_pin_memory", "is_pinned", "sum.dim_IntList"))
 """Kernels of the CPU that read memory and have no other here: these run on the CPU, counted."""
 
-nested_view_from_buffer = partial(on_cpu_key, aten._nested_view_from_buffer.default)
 shared_to_padded_tensor = shared_kernel(aten.to_padded_tensor.default, CPU_NESTED_KEY)
-
-
-def sizes_of(nested: torch.Tensor) -> torch.Tensor:
-    """The sizes (N, dimensions) of the tensors in a nested one, on the host."""
-    return aten._nested_tensor_size.default(nested)
-
-
-def nested_over(buffer: torch.Tensor, sizes: torch.Tensor) -> torch.Tensor:
-    """A nested tensor over the elements of a contiguous buffer, which it shares."""
-    strides, offsets = aten._nested_compute_contiguous_strides_offsets(sizes)
-    return nested_view_from_buffer(buffer.view(-1), sizes, strides, offsets)
-
-
-def buffer_of(nested: torch.Tensor) -> torch.Tensor:
-    """The elements of a contiguous nested tensor, one after the other; shared."""
-    return torch.empty(0, dtype=nested.dtype, device=nested.device).set_(nested.untyped_storage())
-
-
-class Rows:
-    """Where the elements of tensors of these sizes (N, dimensions) are in a padded tensor of ``shape``, in rows: what
-    all tensors have whole.
-
-    ``numbers``: those of the rows in the padded tensor, row-major, on the host.
-    """
-
-    def __init__(self, sizes: torch.Tensor, shape: Sequence[int]) -> None:
-        split, n = len(shape), sizes.shape[0]
-        while split > 1 and bool((sizes[:, split - 2] == shape[split - 1]).all()):
-            split -= 1
-        self.count, self.length = prod(shape[:split]), prod(shape[split:])
-        kept = torch.ones((n, *shape[1:split]), dtype=torch.bool)
-        for dim in range(1, split):
-            inside = torch.arange(shape[dim]) < sizes[:, dim - 1 : dim]
-            kept &= inside.view(n, *[1] * (dim - 1), shape[dim], *[1] * (split - dim - 1))
-        self.numbers = kept.flatten().nonzero()[:, 0]
-
-    def of_padded(self, padded: torch.Tensor) -> torch.Tensor:
-        """The rows (count, length) of a padded tensor, one after the other."""
-        rows = padded.reshape(-1, self.length)
-        return rows.index_select(0, self.numbers.to(padded.device))
-
-    def into_padded(self, buffer: torch.Tensor, shape: Sequence[int], padding: float) -> torch.Tensor:
-        """The inverse."""
-        padded = buffer.new_full((self.count, self.length), padding)
-        padded.index_copy_(0, self.numbers.to(buffer.device), buffer.view(-1, self.length))
-        return padded.view(*shape)
 
 
 def nested(padded: torch.Tensor, sizes: torch.Tensor, fuse_transform_0213: bool = False) -> torch.Tensor:
@@ -110,8 +64,7 @@ def to_padded_tensor(self: torch.Tensor, padding: float, output_size: Sequence[i
 # Masks of padding
 
 
-def lengths_in(t: torch.Tensor, mask: torch.Tensor) -> tuple[torch.Tensor, bool]:
-    """How many elements of each row of ``mask`` are true, and whether these come first. Waits for the device."""
+def check_mask(t: torch.Tensor, mask: torch.Tensor) -> None:
     if mask.dtype != torch.bool:
         raise RuntimeError(f"Expected mask to be of ScalarType Bool, but got {name_of(mask.dtype)} instead.")
     if mask.dim() != 2:
@@ -120,6 +73,10 @@ def lengths_in(t: torch.Tensor, mask: torch.Tensor) -> tuple[torch.Tensor, bool]
         raise RuntimeError("Input should be a 3D tensor, N * L * D")
     if t.shape[:2] != mask.shape:
         raise RuntimeError("Mask size should match input size")
+
+
+def lengths_in(mask: torch.Tensor) -> tuple[torch.Tensor, bool]:
+    """How many elements of each row of ``mask`` are true, and whether these come first. Waits for the device."""
     lengths = mask.sum(1)
     first = torch.arange(mask.shape[1], device=mask.device) < lengths.unsqueeze(1)
     *known, aligned = torch.cat([lengths, first.eq(mask).all().long().view(1)]).tolist()
@@ -128,13 +85,18 @@ def lengths_in(t: torch.Tensor, mask: torch.Tensor) -> tuple[torch.Tensor, bool]
 
 def mask_is_left_aligned(t: torch.Tensor, mask: torch.Tensor) -> bool:
     """Asked by ``nn.TransformerEncoder`` to find out whether it may use nested tensors."""
-    return lengths_in(t, mask)[1] and t.numel() > 0
+    check_mask(t, mask)
+    return lengths_in(mask)[1] and t.numel() > 0
 
 
 def nested_tensor_from_mask(t: torch.Tensor, mask: torch.Tensor, mask_check: bool = True) -> torch.Tensor:
-    lengths, aligned = lengths_in(t, mask)
-    if mask_check and not aligned:
-        raise RuntimeError("Mask must be left-aligned without gaps")
+    check_mask(t, mask)
+    if mask_check:
+        lengths, aligned = lengths_in(mask)
+        if not aligned:
+            raise RuntimeError("Mask must be left-aligned without gaps")
+    else:
+        lengths = mask.sum(1).cpu()
     return nested(t, torch.stack([lengths, torch.full_like(lengths, t.shape[2])], 1))
 
 
@@ -197,6 +159,8 @@ KERNELS = {
     aten.native_layer_norm_backward.default: layer_norm_backward,
     aten._transform_bias_rescale_qkv.default: heads_of_projection,
     aten._nested_tensor_softmax_with_shape.default: softmax_within,
+    aten._native_multi_head_attention.default: nested_layers.native_multi_head_attention,
+    aten._transformer_encoder_layer_fwd.default: nested_layers.transformer_encoder_layer,
 }
 
 

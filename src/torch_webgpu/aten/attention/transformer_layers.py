@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 import torch.nn.functional as F
@@ -101,6 +101,29 @@ def transformer_encoder_layer(
             x, x, x, embed_dim, num_heads, *projections, mask, need_weights=False, mask_type=mask_type
         )
         return out
+
+    norms = (norm_weight_1, norm_bias_1, norm_weight_2, norm_bias_2)
+    products = (ffn_weight_1, ffn_bias_1, ffn_weight_2, ffn_bias_2)
+    return encoder_layer(src, attend, embed_dim, use_gelu, norm_first, eps, *norms, *products)
+
+
+def encoder_layer(
+    src: torch.Tensor,
+    attend: Callable[[torch.Tensor], torch.Tensor],
+    embed_dim: int,
+    use_gelu: bool,
+    norm_first: bool,
+    eps: float,
+    norm_weight_1: torch.Tensor,
+    norm_bias_1: torch.Tensor,
+    norm_weight_2: torch.Tensor,
+    norm_bias_2: torch.Tensor,
+    ffn_weight_1: torch.Tensor,
+    ffn_bias_1: torch.Tensor,
+    ffn_weight_2: torch.Tensor,
+    ffn_bias_2: torch.Tensor,
+) -> torch.Tensor:
+    """One encoder layer with ``attend`` as its attention, (…, E) → (…, E)."""
 
     def feed_forward(x: torch.Tensor) -> torch.Tensor:
         hidden = F.linear(x, ffn_weight_1, ffn_bias_1)
