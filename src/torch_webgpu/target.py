@@ -50,11 +50,11 @@ class Target:
     a dispatch; 0 where they need a uniform buffer. ``max_binding_bytes``: what one binding covers at most;
     ``max_buffers``: storage buffers that one dispatch may bind. ``software``: the adapter is a CPU, which wants other
     tile sizes. ``matrices``: what its tensor cores multiply. ``subgroup_sizes``: a kernel may ask for one;
-    ``subgroup_size``: one that there is, 0 where that is not known. ``workgroup_bytes``, ``workgroup_threads``: memory
-    and invocations of a workgroup. ``max_buffer_bytes``: the largest buffer. ``checks_bounds``: whether it keeps the
-    indices of every shader in range by itself, as browsers do. ``rounds_f16``: whether its conversions to float16 round
-    to the nearest, ties to even, and keep numbers below the normal ones, which WGSL leaves open. ``name`` is for
-    people, and takes no part in comparisons.
+    ``subgroup_size``: one that kernels may ask for, or that all subgroups have; 0 where that is not known.
+    ``workgroup_bytes``, ``workgroup_threads``: memory and invocations of a workgroup. ``max_buffer_bytes``: the
+    largest buffer. ``checks_bounds``: whether it keeps the indices of every shader in range by itself, as browsers
+    do. ``rounds_f16``: whether its conversions to float16 round to the nearest, ties to even, and keep numbers
+    below the normal ones, which WGSL leaves open. ``name`` is for people, and takes no part in comparisons.
     """
 
     int64: bool

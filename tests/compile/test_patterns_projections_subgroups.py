@@ -2,33 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 import torch
 import torch.nn.functional as F
 from tests.compile import test_patterns_projections as patterns
 from tests.compile.test_patterns_projections import DTYPES, ROUNDING, compare, matrix, rms_norm, row, vector
-from tests.device import subgroups
-from tests.device.choices import forget
+from tests.device.subgroups import as_on_a_gpu
 
+from torch_webgpu.engine.record import engine
 from torch_webgpu.kernels.matmul import matmul, projections
 
 LENGTHS = [(1, 8), (9, 37), (24, 64), (33, 896), (130, 1028), (7, 4864)]
 
 
 @pytest.fixture(autouse=True, params=["subgroups", "memory"])
-def shared_by(request: pytest.FixtureRequest, device: torch.device, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def shared_by(request: pytest.FixtureRequest, device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
+    size = as_on_a_gpu(device, monkeypatch)
     if request.param == "subgroups":
-        with subgroups.subgroups(device, monkeypatch, software=False) as size:
-            monkeypatch.setattr(projections, "SHARE", projections.SHARE._replace(lanes=size))
-            monkeypatch.setattr(matmul, "LEAST_LANES", size)
-            yield
+        monkeypatch.setattr(projections, "SHARE", projections.SHARE._replace(lanes=size))
+        monkeypatch.setattr(matmul, "LEAST_LANES", size)
     else:
-        monkeypatch.setattr(projections, "SOFTWARE_SHARE", projections.SHARE)
-        monkeypatch.setattr(matmul, "ROW_LANES", 256)
-        forget(monkeypatch)
-        yield
+        target = engine().device(device.index or 0).target
+        monkeypatch.setattr(engine().device(device.index or 0), "target", replace(target, subgroup_size=0))
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)

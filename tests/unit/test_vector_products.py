@@ -25,7 +25,13 @@ def test_loads_of_a_row_are_underway_at_once(k: int, lanes: int, loads: int) -> 
     """Of 4,864 numbers by 256 lanes, which load four at once: five each. Of 11,008 it is eleven, in two steps."""
     text = product(900, k, "h200-dawn")
     assert f"const LANES = {lanes}u;" in text
-    assert len(re.findall(r"let a_\d+ = a_run", text)) == loads
+    assert len(re.findall(r"let a_0_\d+ = a_run", text)) == loads
+
+
+def test_on_a_cpu_few_lanes_share_rows() -> None:
+    text = product(900, 896, "lavapipe")
+    assert "const LANES = 8u;" in text
+    assert len(re.findall(r"let a_\d+_0 = a_run", text)) == 4
 
 
 @pytest.mark.parametrize("target", ["h200-dawn", "chrome", "lavapipe"])

@@ -28,7 +28,10 @@ class Requirements:
 
     def missing(self, target: Target) -> list[str]:
         """What a target lacks, a sentence each, with its own value."""
-        lacks = [f"{name}, which it does not have" for name in self.features if not getattr(target, name)]
+        features = set(self.features)
+        if self.subgroup_size and self.subgroup_size == target.subgroup_size:
+            features.discard("subgroup_sizes")  # none has to be asked for
+        lacks = [f"{name}, which it does not have" for name in sorted(features) if not getattr(target, name)]
         lacks += [
             f"products of {m.m} × {m.k} and {m.k} × {m.n} fragments of {m.operand} with results in {m.result} by "
             f"{m.subgroup_size} threads, and it has {'other ones' if target.matrices else 'none'}"

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 from torch_webgpu.config import config
+from torch_webgpu.dtypes import WORD_BITS
 from torch_webgpu.errors import FlagError
 from torch_webgpu.target import Target, named
 
@@ -15,6 +17,9 @@ METAL_BUFFERS = 31
 NAGA_BUFFERS = 2
 """Those that naga's Metal shaders bind besides: the sizes of the others, and the parameters. wgpu counts them only when
 a kernel has too many, and then speaks of memory."""
+_LLVMPIPE = re.compile(r"llvmpipe \(LLVM [\d.]+, (\d+) bits\)")
+"""Its vectors of 32-bit numbers are subgroups:
+https://gitlab.freedesktop.org/mesa/mesa/-/blob/main/src/gallium/frontends/lavapipe/lvp_device.c."""
 NVIDIA = 0x10DE
 """The vendor, as PCI has it."""
 
@@ -66,13 +71,16 @@ def rounds_f16(adapter: Adapter) -> bool:
 
 
 def subgroup_size(adapter: Adapter) -> int:
-    """How many threads a subgroup has where a kernel asks for so many; 0 where it cannot ask, or there are several.
+    """How many threads a subgroup has where a kernel asks for so many, or always; 0 where there are several.
 
     An adapter may name a range that its driver does not keep to (on NVIDIA 4 to 128, where all have 32): what its
-    matrices take is certain.
+    matrices take is certain, and what llvmpipe computes side by side.
     """
-    if "subgroup" not in adapter.features or "subgroup-size-control" not in adapter.features:
+    if "subgroup" not in adapter.features:
         return 0
+    if "subgroup-size-control" not in adapter.features:
+        bits = _LLVMPIPE.match(adapter.info["device"])
+        return int(bits[1]) // WORD_BITS if bits else 0
     sizes = {matrix.subgroup_size for matrix in adapter.matrices}
     sizes = sizes or {adapter.info["subgroup_min_size"], adapter.info["subgroup_max_size"]}
     return int(sizes.pop()) if len(sizes) == 1 else 0

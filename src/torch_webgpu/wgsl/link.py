@@ -59,6 +59,8 @@ def link(kernel: Kernel, target: Target, windows: tuple[int, ...] = ()) -> Linke
     body = bounded(kernel) if clamped and kernel.variables else kernel.body
     if kernel.variables and not kernel.trusted and not target.checks_bounds:  # as browsers do, too
         body = zeroed(kernel, body)
+    if target.subgroup_size and not target.subgroup_sizes:  # all subgroups have it, and none can be asked for
+        body = body.replace(f"@subgroup_size({target.subgroup_size})", "")
     table = dict(library(target))
     for buffer in buffers:
         if isinstance(buffer, _Buffer):

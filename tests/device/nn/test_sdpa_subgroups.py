@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
-from tests.device import subgroups
 from tests.device.nn import test_sdpa as sdpa
+from tests.device.subgroups import as_on_a_gpu
 
 
 @pytest.fixture(autouse=True)
-def used(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    with subgroups.subgroups(device, monkeypatch, software=False):
-        yield
+def used(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
+    as_on_a_gpu(device, monkeypatch)
 
 
 SIZES: list[tuple[Any, ...]] = [

@@ -217,7 +217,7 @@ def choice(p: AttentionProblem, target: Target) -> Few:
 
 def subgroup_for(sizes: Sizes, value_width: int, target: Target) -> int:
     """Threads of subgroups, 0 where there are none, or too small ones for the memory in which their sums meet."""
-    subgroup = target.subgroup_size if target.subgroup_sizes else 0
+    subgroup = target.subgroup_size
     return subgroup if sizes.threads * value_width <= subgroup * SUMS else 0
 
 

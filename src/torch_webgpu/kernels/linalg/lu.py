@@ -95,7 +95,7 @@ def elimination(dtype: str, rows: int, columns: int, threads: int, target: Targe
 
 def subgroup_of(dtype: str, threads: int, target: Target) -> int:
     """Threads of the subgroups that look for pivots together; 0 where none do. They have no numbers of 64 bits."""
-    subgroup = target.subgroup_size if target.subgroup_sizes and dtype != "f64" else 0
+    subgroup = target.subgroup_size if dtype != "f64" else 0
     return subgroup if subgroup and threads % subgroup == 0 and threads <= subgroup**2 else 0
 
 

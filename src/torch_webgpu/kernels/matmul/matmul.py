@@ -43,6 +43,7 @@ TILES = (HUGE, LARGE, HALF, MEDIUM, NARROW_SLICED, SMALL_SLICED)
 ANY_TILE = 16
 ROW_LANES = 64
 LEAST_LANES = 32
+SOFTWARE_LANES, SOFTWARE_ROWS = 8, 4
 MOST_LOADS = 8
 """Of a lane that are underway at once."""
 COLUMN_LANES = 8
@@ -312,18 +313,23 @@ def matvec_kernel(problem: Problem) -> MatVec:
 
 def matvec_rows(problem: Problem, sides: Sides) -> MatVec:
     """On a GPU so many lanes share a row, up to a workgroup, that all loads of each are underway at once: what a lane
-    has to ask for after these takes as long again.
+    has to ask for after these takes as long again. On a CPU few lanes share some rows, and load the vector once.
     """
     _, m, _, k = problem.sizes
-    target, runs = problem.target, -(-k // FOUR.length)
-    lanes, most = (ROW_LANES, 4) if target.software else (power_of_two(-(-runs // MOST_LOADS)), MOST_LOADS)
-    lanes = MATVEC_THREADS if m == 1 else min(MATVEC_THREADS, max(LEAST_LANES, lanes))
-    subgroup = target.subgroup_size if target.subgroup_sizes and lanes % max(1, target.subgroup_size) == 0 else 0
+    target, runs, rows = problem.target, -(-k // FOUR.length), 1
+    lanes, most = power_of_two(-(-runs // MOST_LOADS)), MOST_LOADS
+    lanes = min(MATVEC_THREADS, max(LEAST_LANES, lanes))
+    if target.software:
+        lanes, rows, most = SOFTWARE_LANES, SOFTWARE_ROWS, 1
+    if m == 1:
+        lanes, rows = MATVEC_THREADS, 1
+    subgroup = target.subgroup_size if target.subgroup_size and lanes % target.subgroup_size == 0 else 0
     loads = -(-runs // lanes)
     unrolled = max(1, -(-loads // -(-loads // most)))
-    text = render("matmul/matvec_rows", lanes=lanes, unrolled=unrolled, subgroup=subgroup)
-    outputs = MATVEC_THREADS // lanes
-    return MatVec("matvec_rows", text, (("OUTPUTS", outputs), ("LANES", lanes)), sides, outputs, lanes, FOUR.length)
+    text = render("matmul/matvec_rows", lanes=lanes, rows=rows, unrolled=unrolled, subgroup=subgroup)
+    outputs = MATVEC_THREADS // lanes * rows
+    constants = (("THREADS", MATVEC_THREADS), ("OUTPUTS", outputs), ("LANES", lanes))
+    return MatVec("matvec_rows", text, constants, sides, outputs, lanes, FOUR.length)
 
 
 def is_small(p: Problem) -> bool:

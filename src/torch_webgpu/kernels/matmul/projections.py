@@ -127,7 +127,7 @@ def share_of(run: int, target: Target) -> Share:
 
 
 def text_of(vector: Vector, matrices: Sequence[Matrix], share: Share, target: Target) -> str:
-    subgroup = share.lanes if target.subgroup_sizes and target.subgroup_size == share.lanes else 0
+    subgroup = share.lanes if target.subgroup_size == share.lanes else 0
     squared, rows, count = vector.squared, share.rows, len(matrices)
     products = [", ".join(f"s{j * rows + r} * factor{j}(row{r})" for j in range(count)) for r in range(rows)]
     sums = count * rows + squared
