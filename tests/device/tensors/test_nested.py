@@ -71,6 +71,18 @@ def test_attention_of_nested_tensors(device, need_weights):
         torch.testing.assert_close(a.cpu(), b, rtol=1e-5, atol=1e-5)
 
 
+def test_layers_of_nested_tensors_with_masks_are_refused(device):
+    """As on the CPU."""
+    layer = moved(nn.TransformerEncoderLayer(8, 2, 16, batch_first=True).eval(), device)
+    attention, parameters = layer.self_attn, list(layer.parameters())
+    x = torch.nested.nested_tensor([torch.randn(n, 8, device=device) for n in (3, 1)])
+    mask = torch.zeros(2, 3, dtype=torch.bool, device=device)
+    weights = (attention.in_proj_weight, attention.in_proj_bias, attention.out_proj.weight, attention.out_proj.bias)
+    others = [*parameters[8:], *parameters[4:8]]
+    with torch.no_grad(), pytest.raises(RuntimeError, match="with mask is not supported"):
+        torch._transformer_encoder_layer_fwd(x, 8, 2, *weights, False, False, 1e-5, *others, mask, 1)
+
+
 def test_encoder_in_training_keeps_its_padding(device):
     model = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 16, dropout=0, batch_first=True), 2)
     x = torch.randn(3, 5, 8)

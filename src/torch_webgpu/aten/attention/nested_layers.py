@@ -6,6 +6,7 @@ There sequences are padded to one length, and what pads them is hidden. Where ro
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -16,6 +17,9 @@ from torch_webgpu.aten.dispatch.torch_abi import aten, shared_kernel
 
 from .nested_rows import CPU_NESTED_KEY, Rows, buffer_of, nested_over, sizes_of
 from .transformer_layers import encoder_layer
+
+LAYER_PARAMETERS = 8
+"""Of an encoder layer's norms and products outside attention."""
 
 shared_attention = shared_kernel(aten._native_multi_head_attention.default, CPU_NESTED_KEY)
 shared_layer = shared_kernel(aten._transformer_encoder_layer_fwd.default, CPU_NESTED_KEY)
@@ -123,15 +127,16 @@ def transformer_encoder_layer(
     use_gelu: bool,
     norm_first: bool,
     eps: float,
-    *parameters: torch.Tensor,
-    mask: Maybe = None,
-    mask_type: int | None = None,
+    *rest: Any,
 ) -> torch.Tensor:
-    """One encoder layer without dropout. ``parameters``: of the norms, and of the two products."""
+    """One encoder layer without dropout. ``rest``: the parameters of the norms and of the two products, and perhaps a
+    mask and its type.
+    """
     weights = (qkv_weight, qkv_bias, proj_weight, proj_bias)
-    if mask is not None or not are_sequences(src, embed_dim):
-        sizes_and_weights = (embed_dim, num_heads, *weights, use_gelu, norm_first, eps, *parameters)
-        return shared_layer(src, *sizes_and_weights, mask, mask_type)
+    parameters, masks = rest[:LAYER_PARAMETERS], rest[LAYER_PARAMETERS:]
+    if any(mask is not None for mask in masks) or not are_sequences(src, embed_dim):
+        options = (embed_dim, num_heads, *weights, use_gelu, norm_first, eps, *rest)
+        return shared_layer(src, *options)
     sizes = sizes_of(src)
     among = sequences_of(sizes, src.device)
     rows = encoder_layer(
