@@ -17,7 +17,7 @@ from .indexing import ENTRY, GROUPS, ahead
 from .kernel import Binding
 from .launch import WORKGROUP, Launch
 from .operands import Operands, combines
-from .tiling import UNROLL, Space, Tiling, in_flight
+from .tiling import UNROLL, Space, Tiling, doubles, in_flight
 
 Runs = Sequence[tuple[str, str]]
 """Names of runs, each with its first point."""
@@ -229,8 +229,7 @@ class FoldWriter:
         if lanes == 1:
             return []
         if self.shuffles:
-            steps = [1 << k for k in range(lanes.bit_length() - 1)]
-            return [f"  {value} = {merge}({value}, {self.of_lane(value, step)});" for step in steps]
+            return [f"  {value} = {merge}({value}, {self.of_lane(value, step)});" for step in doubles(1, lanes)]
         text = [f"  {shared}[lid] = {value};", *tree(lanes, rows if across else 1, "lane", shared, merge)]
         if not everywhere:
             return [*text, f"  {value} = {shared}[lid];"]

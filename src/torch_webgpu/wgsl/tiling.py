@@ -182,3 +182,12 @@ def fastest(sizes: Shape, strides: Shape) -> float:
 def power_of_two(n: int) -> int:
     """The smallest power of two that is at least ``n``, between 1 and a workgroup."""
     return min(WORKGROUP, 1 << max(0, n - 1).bit_length())
+
+
+def doubles(first: int, end: int) -> list[int]:
+    """``first``, which is not 0, and its doubles below ``end``."""
+    found = []
+    while first < end:
+        found.append(first)
+        first *= 2
+    return found

@@ -15,7 +15,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from torch_webgpu.aten.dispatch.results import Maybe
 from torch_webgpu.aten.dispatch.torch_abi import aten, shared_kernel
 
-from .nested_rows import CPU_NESTED_KEY, Rows, buffer_of, nested_over, sizes_of
+from .nested_rows import CPU_NESTED_KEY, buffer_of, nested_over, sizes_of
 from .transformer_layers import encoder_layer
 
 LAYER_PARAMETERS = 8
@@ -28,11 +28,13 @@ shared_layer = shared_kernel(aten._transformer_encoder_layer_fwd.default, CPU_NE
 @dataclass(frozen=True)
 class Sequences:
     """Where the rows (T, E) of sequences are in a batch (B, L, E), and back; ``seen`` (B, 1, 1, L): which rows of the
-    batch are of a sequence. All None where sequences have one length.
+    batch are of a sequence. These are None where sequences have one length.
     """
 
     batch: int
     length: int
+    width: int
+    device: torch.device
     into_batch: Maybe = None
     out_of_batch: Maybe = None
     seen: Maybe = None
@@ -42,31 +44,31 @@ _sequences = WeakTensorKeyDictionary()
 """By the sizes that the nested tensors of a model's layers share."""
 
 
-def sequences_of(sizes: torch.Tensor, device: torch.device) -> Sequences:
+def sequences_of(x: torch.Tensor, width: int) -> Sequences | None:
+    """None for what is no nested tensor of sequences of vectors of one ``width``, one after the other in memory."""
+    if not x.is_nested or not x.is_contiguous():
+        return None
+    sizes = sizes_of(x)
     found: Sequences | None = _sequences.get(sizes)
-    if found is None or (found.seen is not None and found.seen.device != device):
-        found = _sequences[sizes] = sequences(sizes, device)
-    return found
+    if found is None or found.device != x.device:
+        if sizes.dim() != 2 or sizes.shape[1] != 2 or not sizes[:, 0].any() or (sizes[:, 1] != sizes[0, 1]).any():
+            return None
+        found = _sequences[sizes] = sequences(sizes, x.device)
+    return found if found.width == width else None
 
 
 def sequences(sizes: torch.Tensor, device: torch.device) -> Sequences:
-    lengths = sizes[:, 0]
+    """Those of sizes (B, 2), of which not all lengths are 0."""
+    lengths, width = sizes[:, 0], int(sizes[0, 1])
     batch, length = len(lengths), int(lengths.max())
-    if bool((lengths == length).all()):
-        return Sequences(batch, length)
-    places = Rows(sizes, (batch, length, int(sizes[0, 1]))).numbers
+    seen = torch.arange(length) < lengths[:, None]
+    if seen.all():
+        return Sequences(batch, length, width, device)
+    places = seen.flatten().nonzero()[:, 0]
     numbers = torch.zeros(batch * length, dtype=torch.int64)
     numbers[places] = torch.arange(len(places))
-    seen = (torch.arange(length) < lengths[:, None]).view(batch, 1, 1, length)
-    return Sequences(batch, length, numbers.to(device), places.to(device), seen.to(device))
-
-
-def are_sequences(x: torch.Tensor, width: int) -> bool:
-    """Whether a nested tensor is of sequences of vectors of one ``width``, one after the other in memory."""
-    if not x.is_nested or not x.is_contiguous():
-        return False
-    sizes = sizes_of(x)
-    return sizes.dim() == 2 and sizes.shape[1] == 2 and bool((sizes[:, 1] == width).all()) and bool(sizes[:, 0].any())
+    there = [t.to(device) for t in (numbers, places, seen.view(batch, 1, 1, length))]
+    return Sequences(batch, length, width, device, *there)
 
 
 def attention(
@@ -108,12 +110,12 @@ def native_multi_head_attention(
     """A nested tensor, and attention weights, if wanted."""
     weights = (qkv_weight, qkv_bias, proj_weight, proj_bias)
     is_own = query is key is value and mask is None and not need_weights
-    if not is_own or not are_sequences(query, embed_dim):
+    among = sequences_of(query, embed_dim) if is_own else None
+    if among is None:
         options = (mask, need_weights, average_attn_weights, mask_type)
         return shared_attention(query, key, value, embed_dim, num_head, *weights, *options)
-    sizes = sizes_of(query)
     rows = buffer_of(query).view(-1, embed_dim)
-    return nested_over(attention(rows, sequences_of(sizes, query.device), num_head, *weights), sizes), None
+    return nested_over(attention(rows, among, num_head, *weights), sizes_of(query)), None
 
 
 def transformer_encoder_layer(
@@ -134,11 +136,10 @@ def transformer_encoder_layer(
     """
     weights = (qkv_weight, qkv_bias, proj_weight, proj_bias)
     parameters, masks = rest[:LAYER_PARAMETERS], rest[LAYER_PARAMETERS:]
-    if any(mask is not None for mask in masks) or not are_sequences(src, embed_dim):
+    among = sequences_of(src, embed_dim) if all(mask is None for mask in masks) else None
+    if among is None:
         options = (embed_dim, num_heads, *weights, use_gelu, norm_first, eps, *rest)
         return shared_layer(src, *options)
-    sizes = sizes_of(src)
-    among = sequences_of(sizes, src.device)
     rows = encoder_layer(
         buffer_of(src).view(-1, embed_dim),
         lambda x: attention(x, among, num_heads, *weights),
@@ -148,4 +149,4 @@ def transformer_encoder_layer(
         eps,
         *parameters,
     )
-    return nested_over(rows, sizes)
+    return nested_over(rows, sizes_of(src))

@@ -64,6 +64,12 @@ def blocks_split(func: Any, x: DTypeTensor, what: str) -> MethodDTypeNotSupporte
     )
 
 
+def by_blocks(x: DTypeTensor, apply: Callable[[torch.Tensor, int], torch.Tensor], grouped_dim: int) -> DTypeTensor:
+    """A tensor of what ``apply`` makes of each component and of how many neighbours one element of it serves."""
+    components = {name: apply(getattr(x, name), part.elements) for name, part in x.config.parts.items()}
+    return DTypeTensor(x.config, components, grouped_dim)
+
+
 def same(func: Any, x: DTypeTensor, *args: Any, **kwargs: Any) -> Any:
     return whole(func, x, (x, *args), kwargs, x.grouped_dim)
 
@@ -107,11 +113,11 @@ def view(func: Any, x: DTypeTensor, size: Sequence[int]) -> DTypeTensor:
         new_dim = len(size) - 1
         if dim != x.dim() - 1 or not size or size[-1] % x.config.block:
             raise blocks_split(func, x, f"a view of {tuple(old)} as {tuple(size)}")
-    components = {}
-    for name, part in x.config.parts.items():
-        own = [*size[:new_dim], size[new_dim] // part.elements, *size[new_dim + 1 :]]
-        components[name] = func(getattr(x, name), own)
-    return DTypeTensor(x.config, components, new_dim)
+    return by_blocks(
+        x,
+        lambda component, elements: func(component, [*size[:new_dim], size[new_dim] // elements, *size[new_dim + 1 :]]),
+        new_dim,
+    )
 
 
 def expand(func: Any, x: DTypeTensor, size: Sequence[int], implicit: bool = False) -> DTypeTensor:
@@ -143,11 +149,7 @@ def slice_(
     block = x.config.block
     if step != 1 or start % block or (end % block and end < x.shape[dim]):
         raise blocks_split(func, x, f"a slice from {start} to {end} by {step}")
-    components = {
-        name: func(getattr(x, name), dim, start // part.elements, end // part.elements)
-        for name, part in x.config.parts.items()
-    }
-    return DTypeTensor(x.config, components, dim)
+    return by_blocks(x, lambda component, elements: func(component, dim, start // elements, end // elements), dim)
 
 
 def split(func: Any, x: DTypeTensor, size: int, dim: int = 0) -> list[DTypeTensor]:
@@ -212,11 +214,11 @@ def roll(func: Any, x: DTypeTensor, shifts: Sequence[int], dims: Sequence[int] =
     grouped = [d % x.dim() == x.grouped_dim for d in dims]
     if not dims or any(shift % x.config.block for shift, is_grouped in zip(shifts, grouped) if is_grouped):
         raise blocks_split(func, x, f"a roll by {list(shifts)}")
-    components = {}
-    for name, part in x.config.parts.items():
-        own = [s // part.elements if is_grouped else s for s, is_grouped in zip(shifts, grouped)]
-        components[name] = func(getattr(x, name), own, dims)
-    return DTypeTensor(x.config, components, x.grouped_dim)
+
+    def rolled(component: torch.Tensor, elements: int) -> torch.Tensor:
+        return func(component, [s // elements if is_grouped else s for s, is_grouped in zip(shifts, grouped)], dims)
+
+    return by_blocks(x, rolled, x.grouped_dim)
 
 
 def repeat(func: Any, x: DTypeTensor, repeats: Sequence[int]) -> DTypeTensor:
@@ -227,8 +229,7 @@ def diagonal(func: Any, x: DTypeTensor, offset: int = 0, dim1: int = 0, dim2: in
     dims = [d % x.dim() for d in (dim1, dim2)]
     if x.grouped_dim in dims:
         raise blocks_split(func, x, "a diagonal")
-    components = {name: func(getattr(x, name), offset, *dims) for name in x.config.components}
-    return DTypeTensor(x.config, components, x.grouped_dim - sum(d < x.grouped_dim for d in dims))
+    return x.map(lambda component: func(component, offset, *dims), x.grouped_dim - sum(d < x.grouped_dim for d in dims))
 
 
 def unfold(func: Any, x: DTypeTensor, dim: int, size: int, step: int) -> DTypeTensor:
@@ -238,11 +239,7 @@ def unfold(func: Any, x: DTypeTensor, dim: int, size: int, step: int) -> DTypeTe
         return same(func, x, dim, size, step)
     if size % x.config.block or step % x.config.block:
         raise blocks_split(func, x, f"windows of {size} that are {step} apart")
-    components = {
-        name: func(getattr(x, name), dim, size // part.elements, step // part.elements)
-        for name, part in x.config.parts.items()
-    }
-    return DTypeTensor(x.config, components, x.dim())
+    return by_blocks(x, lambda component, elements: func(component, dim, size // elements, step // elements), x.dim())
 
 
 def single_elements(func: Any, x: DTypeTensor, *args: Any, **kwargs: Any) -> DTypeTensor:

@@ -14,7 +14,7 @@ from torch_webgpu.target import Target
 from torch_webgpu.wgsl.builder import store_mode
 from torch_webgpu.wgsl.kernel import Binding
 from torch_webgpu.wgsl.launch import MAX_GROUPS, Launch, Lowered, Source
-from torch_webgpu.wgsl.tiling import power_of_two
+from torch_webgpu.wgsl.tiling import doubles, power_of_two
 
 from .attention import KEY, QUERY, Attention, AttentionProblem, operands_of, output_row, place, visibility
 
@@ -147,17 +147,17 @@ class Few:
     @property
     def halves(self) -> list[int]:
         """Distances at which threads of a subgroup share a step's keys among them."""
-        return powers(1, self.at_once)[::-1] if self.subgroup else []
+        return doubles(1, self.at_once)[::-1] if self.subgroup else []
 
     @property
     def others(self) -> list[int]:
         """Distances of threads that weigh the same key."""
-        return powers(self.at_once, self.lanes)
+        return doubles(self.at_once, self.lanes)
 
     @property
     def teams(self) -> list[int]:
         """Distances of a subgroup's teams."""
-        return powers(self.lanes, self.subgroup)
+        return doubles(self.lanes, self.subgroup)
 
     def own(self, o: int) -> str:
         """WGSL: the number, of a step, of the key that a thread weighs as number ``o``."""
@@ -165,7 +165,7 @@ class Few:
 
     def weight(self, u: int) -> str:
         """WGSL: the weight of key ``u`` of a thread's team."""
-        if len(self.halves) == 0:
+        if not self.halves:
             return f"weight_{u}"
         return f"subgroupShuffle(weight_0, (lid & {self.subgroup - self.at_once}u) + {u}u)"
 
@@ -173,11 +173,6 @@ class Few:
         """WGSL: the unit ``value`` of the thread at a distance in the subgroup."""
         parts = [f"subgroupShuffleXor({value}{part}, {bit}u)" for part in Unit(self.size).vectors]
         return f"V({', '.join(parts)})"
-
-
-def powers(first: int, end: int) -> list[int]:
-    """``first`` and its doubles below ``end``."""
-    return [first << k for k in range(max(0, (end // first).bit_length() - 1))]
 
 
 def choice(p: AttentionProblem, target: Target) -> Few:
@@ -217,8 +212,7 @@ def choice(p: AttentionProblem, target: Target) -> Few:
 
 def subgroup_for(sizes: Sizes, value_width: int, target: Target) -> int:
     """Threads of subgroups, 0 where there are none, or too small ones for the memory in which their sums meet."""
-    subgroup = target.subgroup_size
-    return subgroup if sizes.threads * value_width <= subgroup * SUMS else 0
+    return target.subgroup_size if sizes.threads * value_width <= target.subgroup_size * SUMS else 0
 
 
 def lanes_for(sizes: Sizes, units: int, value_width: int, subgroup: int) -> int:

@@ -19,6 +19,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from torch_webgpu.target import MatrixConfig
+from torch_webgpu.wgsl.tiling import doubles
 
 RUN = 8
 """Numbers of float16 in a run."""
@@ -129,11 +130,7 @@ class FragmentMemory:
 
     def steps(self) -> list[int]:
         """The distances of the threads whose values are exchanged so that all that share a row have the same."""
-        steps, step = [], self.part_rows
-        while step < self.config.subgroup_size:
-            steps.append(step)
-            step *= 2
-        return steps
+        return doubles(self.part_rows, self.config.subgroup_size)
 
     def four(self, name: str, i: int) -> str:
         """What ``name``, in workgroup memory, has for the columns of vector ``i``."""

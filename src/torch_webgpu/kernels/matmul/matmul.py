@@ -316,13 +316,14 @@ def matvec_rows(problem: Problem, sides: Sides) -> MatVec:
     has to ask for after these takes as long again. On a CPU few lanes share some rows, and load the vector once.
     """
     _, m, _, k = problem.sizes
-    target, runs, rows = problem.target, -(-k // FOUR.length), 1
-    lanes, most = power_of_two(-(-runs // MOST_LOADS)), MOST_LOADS
-    lanes = min(MATVEC_THREADS, max(LEAST_LANES, lanes))
-    if target.software:
-        lanes, rows, most = SOFTWARE_LANES, SOFTWARE_ROWS, 1
+    target, runs = problem.target, -(-k // FOUR.length)
+    most = 1 if target.software else MOST_LOADS
     if m == 1:
         lanes, rows = MATVEC_THREADS, 1
+    elif target.software:
+        lanes, rows = SOFTWARE_LANES, SOFTWARE_ROWS
+    else:
+        lanes, rows = max(LEAST_LANES, power_of_two(-(-runs // MOST_LOADS))), 1
     subgroup = target.subgroup_size if target.subgroup_size and lanes % target.subgroup_size == 0 else 0
     loads = -(-runs // lanes)
     unrolled = max(1, -(-loads // -(-loads // most)))

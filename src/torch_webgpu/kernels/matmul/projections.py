@@ -96,7 +96,7 @@ def lower_projections(
     firsts = range(len(names), len(names) + matrices * each, each)
     sides = [op.args[first : first + each] for first in firsts]
     run = next(r for r in RUNS if k % r == 0 and all(Loads(elements, specs, r).is_whole() for specs in sides))
-    share = share_of(run, target)
+    share = share_of(run, k, target)
     outputs = MATVEC_THREADS // share.lanes
     kernel = Draft(COORDINATES)
     kernel.add(f"alias T = {'f32' if matrices == 1 else f'vec{matrices}<f32>'};")
@@ -112,18 +112,20 @@ def lower_projections(
     store_sums(kernel, epilogue, "f", len(op.args), (PLACE, STORED))
     groups = -(-n // (outputs * share.rows))
     kernel.param("groups", groups)
-    underway = min(share.underway, -(-min(k, share.chunk) // (run * share.lanes)))
     texts = [Matrix(Loads(elements, specs, run, f"w{j}"), vector) for j, specs in enumerate(sides)]
-    body = [*vector.prelude(), text_of(vector, texts, share._replace(underway=underway), target)]
+    body = [*vector.prelude(), text_of(vector, texts, share, target)]
     launch = kernel.build("projections", body, MATVEC_THREADS, grid_for(groups * MATVEC_THREADS))
     return Lowered((launch,))
 
 
-def share_of(run: int, target: Target) -> Share:
-    """``run``: how many numbers a lane loads at once."""
+def share_of(run: int, k: int, target: Target) -> Share:
+    """That of rows of ``k`` numbers, of which a lane loads ``run`` at once."""
     if run > RUN_BYTES:
-        return SOFTWARE_SHARE_4_BITS if target.software else SHARE_4_BITS
-    return SOFTWARE_SHARE if target.software else SHARE
+        share = SOFTWARE_SHARE_4_BITS if target.software else SHARE_4_BITS
+    else:
+        share = SOFTWARE_SHARE if target.software else SHARE
+    loads = -(-min(k, share.chunk) // (run * share.lanes))
+    return share._replace(underway=min(share.underway, loads))
 
 
 def text_of(vector: Vector, matrices: Sequence[Matrix], share: Share, target: Target) -> str:
