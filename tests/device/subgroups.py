@@ -17,6 +17,7 @@ def as_on_a_gpu(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> int:
     size: int = current.target.subgroup_size
     if not size:
         pytest.skip("the adapter does not say how large its subgroups are")
+    _ = current.opened  # as what it is: kernels are compiled for the target that it had when it was opened
     monkeypatch.setattr(current, "target", replace(current.target, software=False))
     forget(monkeypatch)
     return size

@@ -20,6 +20,7 @@ from torch_webgpu.config import Config
 from torch_webgpu.errors import FlagError
 from torch_webgpu.plan import Plan, trace, verify
 from torch_webgpu.runtime import adapter_target
+from torch_webgpu.runtime.adapter_target import target_of
 from torch_webgpu.target import named, names
 
 STRICTEST = "mali"
@@ -100,7 +101,22 @@ def test_a_target_within_another_has_what_both_have() -> None:
 def test_a_misspelt_target_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(adapter_target, "config", lambda: Config(target="malli"))
     with pytest.raises(FlagError, match="did you mean 'mali'"):
-        adapter_target.target_of(CheckedWebGPU().adapter())
+        target_of(CheckedWebGPU().adapter())
+
+
+@pytest.mark.parametrize(
+    ("info", "size"),
+    [
+        ({"vendor_id": 0x10DE, "device": "NVIDIA H200"}, 32),
+        ({"vendor_id": 0x10005, "device": "llvmpipe (LLVM 15.0.6, 256 bits)"}, 8),
+        ({"vendor_id": 0x8086, "device": "Intel(R) Arc(tm) A770"}, 0),
+    ],
+)
+def test_sizes_of_subgroups_that_wgpu_native_does_not_tell(info: dict[str, Any], size: int) -> None:
+    """NVIDIA's and llvmpipe's are always the same; Intel's differ from kernel to kernel."""
+    library = CheckedWebGPU()
+    assert target_of(library.adapter(info=info)).subgroup_size == size
+    assert target_of(library.adapter(info=info, without=["subgroup"])).subgroup_size == 0
 
 
 SCRIPT = """

@@ -22,6 +22,8 @@ _LLVMPIPE = re.compile(r"llvmpipe \(LLVM [\d.]+, (\d+) bits\)")
 https://gitlab.freedesktop.org/mesa/mesa/-/blob/main/src/gallium/frontends/lavapipe/lvp_device.c."""
 NVIDIA = 0x10DE
 """The vendor, as PCI has it."""
+NVIDIA_SUBGROUP = 32
+"""The threads of all its subgroups."""
 
 
 def target_of(adapter: Adapter) -> Target:
@@ -79,6 +81,8 @@ def subgroup_size(adapter: Adapter) -> int:
     if "subgroup" not in adapter.features:
         return 0
     if "subgroup-size-control" not in adapter.features:
+        if adapter.info["vendor_id"] == NVIDIA:
+            return NVIDIA_SUBGROUP
         bits = _LLVMPIPE.match(adapter.info["device"])
         return int(bits[1]) // WORD_BITS if bits else 0
     sizes = {matrix.subgroup_size for matrix in adapter.matrices}

@@ -18,7 +18,7 @@ from torch_webgpu.kernels.points import Draft, PointKernel, arithmetic, constant
 from torch_webgpu.kernels.template import render
 from torch_webgpu.target import Target
 from torch_webgpu.wgsl.launch import Launch, Lowered
-from torch_webgpu.wgsl.tiling import power_of_two
+from torch_webgpu.wgsl.tiling import doubles, power_of_two
 
 from . import halves, scaled
 from .blocked import add_sums, lower_product, with_sum
@@ -47,9 +47,12 @@ SOFTWARE_LANES, SOFTWARE_ROWS = 8, 4
 MOST_LOADS = 8
 """Of a lane that are underway at once."""
 COLUMN_LANES = 8
-QUAD_LANES = 16
+LEAST_QUADS, MOST_QUADS, SOFTWARE_QUADS = 4, 16, 32
+COLUMN_THREADS = 1024
+UNITS = 128
+"""Workgroups of which a large GPU's compute units have one each."""
 MATVEC_THREADS = 256
-BUSY_THREADS = 1 << 18
+BUSY_THREADS = 1 << 17
 """As many threads as a large GPU needs to read memory at full speed; sums are split to reach it."""
 SMALL_MATRIX = 1 << 23
 """Elements of a matrix that an H200 reads in 8 µs; a second launch takes 6."""
@@ -291,6 +294,7 @@ class MatVec:
     outputs: int
     lanes: int
     run: int = 1
+    threads: int = MATVEC_THREADS
 
 
 def matvec_kernel(problem: Problem) -> MatVec:
@@ -301,10 +305,7 @@ def matvec_kernel(problem: Problem) -> MatVec:
         if a.k_major and b.runs:
             return matvec_rows(problem, sides)
         if not a.k_major:
-            lanes = 2 * QUAD_LANES if is_small(problem) else QUAD_LANES
-            quads = MATVEC_THREADS // lanes
-            sides, text = (a, replace(b, runs=False)), wgsl_source("matmul/matvec_columns")
-            return MatVec("matvec_columns", text, (("QUADS", quads), ("LANES", lanes)), sides, 4 * quads, lanes)
+            return matvec_columns(problem, (a, replace(b, runs=False)))
     lanes = MATVEC_THREADS if m == 1 else ROW_LANES if a.k_major else COLUMN_LANES
     outputs = MATVEC_THREADS // lanes
     constants = (("OUTPUTS", outputs), ("LANES", lanes), ("K_MAJOR", a.k_major))
@@ -325,12 +326,41 @@ def matvec_rows(problem: Problem, sides: Sides) -> MatVec:
     else:
         lanes, rows = max(LEAST_LANES, power_of_two(-(-runs // MOST_LOADS))), 1
     subgroup = target.subgroup_size if target.subgroup_size and lanes % target.subgroup_size == 0 else 0
-    loads = -(-runs // lanes)
-    unrolled = max(1, -(-loads // -(-loads // most)))
+    unrolled = at_once(-(-runs // lanes), most)
     text = render("matmul/matvec_rows", lanes=lanes, rows=rows, unrolled=unrolled, subgroup=subgroup)
     outputs = MATVEC_THREADS // lanes * rows
     constants = (("THREADS", MATVEC_THREADS), ("OUTPUTS", outputs), ("LANES", lanes))
     return MatVec("matvec_rows", text, constants, sides, outputs, lanes, FOUR.length)
+
+
+def matvec_columns(problem: Problem, sides: Sides) -> MatVec:
+    """On a GPU few neighbours share a workgroup where there would be few workgroups, and as many lanes share each of
+    them, up to the largest workgroup, as have all their loads underway at once.
+    """
+    slices, m, _, k = problem.sizes
+    target = problem.target
+    quads, most, threads = SOFTWARE_QUADS, 1, MATVEC_THREADS
+    if not target.software:
+        quads, most = MOST_QUADS, MOST_LOADS
+        while quads > LEAST_QUADS and slices * -(-m // (FOUR.length * quads)) < UNITS:
+            quads //= 2
+        threads = max(threads, min(COLUMN_THREADS, target.workgroup_threads, quads * power_of_two(-(-k // most))))
+    lanes = threads // quads
+    subgroup = target.subgroup_size if quads < target.subgroup_size else 0
+    text = render(
+        "matmul/matvec_columns",
+        unrolled=at_once(-(-k // lanes), most),
+        subgroup=subgroup,
+        parts=threads // subgroup if subgroup else lanes,
+        distances=doubles(quads, subgroup),
+    )
+    constants = (("QUADS", quads), ("LANES", lanes))
+    return MatVec("matvec_columns", text, constants, sides, FOUR.length * quads, lanes, threads=threads)
+
+
+def at_once(loads: int, most: int) -> int:
+    """How many of a lane's loads are underway at once: alike in all steps, and at most ``most``."""
+    return max(1, -(-loads // -(-loads // most))) if loads else 1
 
 
 def is_small(p: Problem) -> bool:
@@ -346,7 +376,7 @@ def matvec_splits(p: Problem, kernel: MatVec) -> int:
     if p.target.software or (is_small(p) and groups >= FEW_GROUPS and k <= FEW_LOADS * kernel.lanes * kernel.run):
         return 1
     # Each lane gets a few loads at least, in groups of four elements.
-    return max(1, min(BUSY_THREADS // MATVEC_THREADS // groups, k // (16 * kernel.lanes)))
+    return max(1, min(BUSY_THREADS // kernel.threads // groups, k // (16 * kernel.lanes)))
 
 
 def matvec(problem: Problem) -> Lowered:
@@ -358,5 +388,5 @@ def matvec(problem: Problem) -> Lowered:
     kernel = element_kernel(problem, choice.sides, chosen.splits)
     grid = block_params(kernel.params, chosen, *sizes)
     prelude = [constant(name, value) for name, value in choice.constants]
-    launch = kernel.build(choice.name, [*prelude, choice.text], MATVEC_THREADS, grid)
+    launch = kernel.build(choice.name, [*prelude, choice.text], choice.threads, grid)
     return with_sum(problem, chosen.splits, launch)
