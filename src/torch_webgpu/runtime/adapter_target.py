@@ -81,7 +81,7 @@ def subgroup_size(adapter: Adapter) -> int:
     if "subgroup" not in adapter.features:
         return 0
     if "subgroup-size-control" not in adapter.features:
-        if adapter.info["vendor_id"] == NVIDIA:
+        if adapter.info.get("vendor_id") == NVIDIA:
             return NVIDIA_SUBGROUP
         bits = _LLVMPIPE.match(adapter.info["device"])
         return int(bits[1]) // WORD_BITS if bits else 0

@@ -360,7 +360,7 @@ def matvec_columns(problem: Problem, sides: Sides) -> MatVec:
 
 def at_once(loads: int, most: int) -> int:
     """How many of a lane's loads are underway at once: alike in all steps, and at most ``most``."""
-    return max(1, -(-loads // -(-loads // most))) if loads else 1
+    return -(-loads // -(-loads // most)) if loads else 1
 
 
 def is_small(p: Problem) -> bool:
